@@ -1,0 +1,1 @@
+"""Measuring: what the machine can do, and how close decoding comes to it."""

@@ -1,0 +1,72 @@
+"""Memory read bandwidth: the number that bounds decoding, measured once per kind of machine and remembered."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from narrows.measure.provenance import cpu_model, num_cpus
+from narrows.measure.samples import Samples
+
+QUICK_BYTES = 512 << 20  # well over most last-level caches, yet read in a fraction of a second
+FULL_BYTES = 2 << 30
+
+
+def cache_file() -> Path:
+    """Where measured bandwidths are remembered."""
+    return Path(os.environ.get("NARROWS_CACHE", "~/.cache/narrows")).expanduser() / "bandwidth.json"
+
+
+def machine_key() -> str:
+    """The same for every machine of a kind, whatever its name."""
+    return f"{cpu_model()} x{num_cpus()}"
+
+
+def bound(bytes_per_token: float, gigabytes_per_second: float) -> float:
+    """Tokens/s that reading `bytes_per_token` at full bandwidth allows: no decoder of those bytes is faster."""
+    if bytes_per_token <= 0:
+        raise ValueError(f"bytes_per_token is {bytes_per_token}; a token that reads nothing has no bound")
+    return gigabytes_per_second * 1e9 / bytes_per_token
+
+
+def measure(threads: int, *, num_bytes: int = FULL_BYTES, repeats: int = 5) -> Samples:
+    """GB/s (10^9) of `threads` threads reading `num_bytes` bytes, per repeat; the best is remembered."""
+    from narrows import _native
+
+    samples = Samples(tuple(_native.read_bandwidth(num_bytes, threads, repeats)))
+    # The best, because a bound is what the machine can do when nobody disturbs it.
+    _remember(threads, samples.max)
+    return samples
+
+
+def bandwidth(threads: int) -> float:
+    """GB/s of this machine with `threads` threads: remembered, or measured now in a fraction of a second."""
+    known = _load().get(machine_key())
+    value = known.get(str(threads)) if isinstance(known, dict) else None
+    if isinstance(value, int | float) and 0 < value < float("inf"):
+        return float(value)
+    return measure(threads, num_bytes=QUICK_BYTES, repeats=2).max
+
+
+def _load() -> dict[str, Any]:
+    try:
+        content = json.loads(cache_file().read_text())
+    except (OSError, ValueError):  # absent or damaged: measured again
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _remember(threads: int, value: float) -> None:
+    content, path = _load(), cache_file()
+    known = content.get(machine_key())
+    content[machine_key()] = {**(known if isinstance(known, dict) else {}), str(threads): round(value, 3)}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as f:
+            json.dump(content, f, indent=2)
+        os.replace(f.name, path)
+    except OSError:  # a read-only cache costs a measurement next time, nothing else
+        pass

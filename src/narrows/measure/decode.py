@@ -1,0 +1,148 @@
+"""How fast a model reads and writes tokens, by context length and batch size, against the bandwidth bound.
+
+The model is driven directly with the engine's own batches; greedy choice is part of a step, text is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from narrows.measure.samples import Samples, time_repeats
+from narrows.types import F32, I32, ForwardBatch, ForwardOutput
+
+CHUNK = 512  # tokens per forward while a context is being filled
+PROMPT_SEED = 0
+
+
+class Model(Protocol):
+    """What is measured: the engine's model."""
+
+    def forward(self, batch: ForwardBatch) -> ForwardOutput: ...
+
+
+class Bench:
+    """One model with room for `max_batch` requests of `max_context` tokens, and random tokens to read.
+
+    Request b owns pages ``b * P : (b + 1) * P``; which tokens it reads does not change what a step costs.
+    """
+
+    def __init__(self, model: Model, *, vocab_size: int, page_size: int, max_batch: int, max_context: int) -> None:
+        self.model = model
+        num_pages = -(-max_context // page_size)  # P
+        self.page_table: I32 = np.arange(max_batch * num_pages, dtype=np.int32).reshape(max_batch, num_pages)
+        rng = np.random.default_rng(PROMPT_SEED)
+        self.tokens: I32 = rng.integers(vocab_size, size=(max_batch, max_context), dtype=np.int32)  # [B, L]
+
+    @staticmethod
+    def pages_needed(max_batch: int, max_context: int, page_size: int) -> int:
+        return max_batch * -(-max_context // page_size)
+
+    def step(self, batch: int, start: int, count: int) -> ForwardOutput:
+        """Requests 0..batch-1 read tokens start..start+count-1, each asking for its last row of logits."""
+        cu_seqlens = np.arange(batch + 1, dtype=np.int32) * count
+        positions = np.tile(np.arange(start, start + count, dtype=np.int32), batch)
+        return self.model.forward(
+            ForwardBatch(
+                tokens=np.ascontiguousarray(self.tokens[:batch, start : start + count]).ravel(),
+                positions=positions,
+                cu_seqlens=cu_seqlens,
+                context_lens=np.full(batch, start + count, np.int32),
+                page_table=np.ascontiguousarray(self.page_table[:batch]),
+                logit_rows=cu_seqlens[1:] - 1,
+            )
+        )
+
+    def fill(self, start: int, stop: int) -> None:
+        """Every request reads its tokens start..stop-1, so that later steps find real KV there."""
+        for request in range(len(self.page_table)):
+            for begin in range(start, stop, CHUNK):
+                self._fill_one(request, begin, min(CHUNK, stop - begin))
+
+    def _fill_one(self, request: int, start: int, count: int) -> None:
+        self.model.forward(
+            ForwardBatch(
+                tokens=self.tokens[request, start : start + count].copy(),
+                positions=np.arange(start, start + count, dtype=np.int32),
+                cu_seqlens=np.array([0, count], np.int32),
+                context_lens=np.array([start + count], np.int32),
+                page_table=self.page_table[request : request + 1].copy(),
+                logit_rows=np.empty(0, np.int32),
+            )
+        )
+
+
+def decode(
+    bench: Bench,
+    *,
+    contexts: Iterable[int],
+    batches: Iterable[int],
+    argmax: Callable[[F32], I32],
+    bandwidth: float,
+    steps: int = 16,
+    repeats: int = 5,
+) -> Iterator[dict[str, Any]]:
+    """One row for each context length and batch size: `repeats` runs of `steps` greedy tokens from that context.
+
+    `bandwidth` is in GB/s. Rows carry tokens/s of the whole batch, seconds per step, bytes per token, share of the bound.
+    """
+    filled = 0
+    for context in sorted(set(contexts)):
+        bench.fill(filled, context)
+        filled = context
+        for batch in batches:
+            read = _Bytes()
+
+            def run(batch: int = batch, context: int = context, read: _Bytes = read) -> None:
+                read.clear()
+                for i in range(steps):
+                    out = bench.step(batch, context + i, 1)
+                    argmax(out.logits)
+                    read.add(out)
+
+            seconds = time_repeats(run, repeats=repeats)
+            yield {"context": context, "batch": batch} | _row(seconds, steps, batch, read, bandwidth)
+
+
+def prefill(
+    bench: Bench, *, tokens: Iterable[int], bandwidth: float, repeats: int = 3, chunk: int = CHUNK
+) -> Iterator[dict[str, Any]]:
+    """One row for each prompt length: one request reads that many tokens from an empty context, `chunk` at a time."""
+    for count in tokens:
+        read = _Bytes()
+        starts = range(0, count, chunk)
+
+        def run(count: int = count, starts: range = starts, read: _Bytes = read) -> None:
+            read.clear()
+            for start in starts:
+                read.add(bench.step(1, start, min(chunk, count - start)))
+
+        seconds = time_repeats(run, repeats=repeats)
+        yield {"tokens": count} | _row(seconds, 1, count, read, bandwidth)
+
+
+class _Bytes:
+    """Bytes one run read, by class. Every run of the same shape reads the same."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.weights = self.kv = 0
+
+    def add(self, out: ForwardOutput) -> None:
+        self.weights += out.weight_bytes
+        self.kv += out.kv_bytes
+
+
+def _row(seconds: Samples, steps: int, tokens_per_step: int, read: _Bytes, bandwidth: float) -> dict[str, Any]:
+    tokens = steps * tokens_per_step
+    return {
+        "tokens_per_second": seconds.rate(tokens).json(),
+        "step_seconds": Samples(tuple(v / steps for v in seconds.values)).json(),
+        "weight_bytes_per_token": read.weights / tokens,
+        "kv_bytes_per_token": read.kv / tokens,
+        "bandwidth_share": (read.weights + read.kv) / seconds.median / (bandwidth * 1e9),
+    }
