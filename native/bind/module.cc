@@ -1,0 +1,394 @@
+// The Python face of the core. The only file that includes nanobind; it checks everything that crosses, the core checks nothing.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+
+#include "narrows/memory.h"
+#include "narrows/model.h"
+#include "narrows/pack.h"
+#include "narrows/select.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace narrows;
+
+namespace {
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using BytesOut = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Table = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void require(bool ok, const std::string& message) {
+  if (!ok) throw std::invalid_argument(message);
+}
+
+template <class T>
+nb::object new_array(std::initializer_list<size_t> shape, T** data) {
+  size_t n = 1;
+  for (size_t s : shape) n *= s;
+  T* p = new T[n];
+  *data = p;
+  nb::capsule owner(p, [](void* q) noexcept { delete[] static_cast<T*>(q); });
+  return nb::cast(nb::ndarray<nb::numpy, T>(p, shape.size(), shape.begin(), owner));
+}
+
+Float float_type(const std::string& name) {
+  if (name.empty() || name == "none") return Float::none;
+  if (name == "f32") return Float::f32;
+  if (name == "f16") return Float::f16;
+  if (name == "bf16") return Float::bf16;
+  throw std::invalid_argument("unknown float type `" + name + "`");
+}
+
+const char* float_name(Float f) {
+  const char* names[] = {"", "f32", "f16", "bf16"};
+  return names[int(f)];
+}
+
+// Any object with bits, group, minimum, two_level, type: the Format of narrows.weights.
+Format to_format(nb::handle o) {
+  Format f;
+  int bits = nb::cast<int>(o.attr("bits")), group = nb::cast<int>(o.attr("group"));
+  require(bits >= 0 && bits <= 8 && group >= 0 && group <= 64, "format: bits or group out of range");
+  f.bits = uint8_t(bits);
+  f.group = uint8_t(group);
+  f.minimum = nb::cast<bool>(o.attr("minimum"));
+  f.two_level = nb::cast<bool>(o.attr("two_level"));
+  f.type = float_type(nb::cast<std::string>(o.attr("type")));
+  require(f.valid(), "format: no such combination of bits, group, minimum and two_level");
+  return f;
+}
+
+constexpr int kMaxSide = 1 << 26;
+
+Matrix to_matrix(nb::handle o, const std::string& name) {
+  Matrix m;
+  m.format = to_format(o.attr("format"));
+  m.rows = nb::cast<int>(o.attr("rows"));
+  m.cols = nb::cast<int>(o.attr("cols"));
+  require(m.rows > 0 && m.cols > 0 && m.rows < kMaxSide && m.cols < kMaxSide, name + ": rows or cols out of range");
+  auto data = nb::cast<Bytes>(o.attr("data"));
+  require(data.size() >= m.bytes(), name + ": packed data is shorter than its shape and format need");
+  m.data = data.data();
+  require(reinterpret_cast<uintptr_t>(m.data) % 64 == 0, name + ": packed data is not aligned to 64 bytes");
+  return m;
+}
+
+// A model, and the Python arrays its pointers look into.
+struct Loaded {
+  std::vector<nb::object> keep;
+  std::unique_ptr<Model> model;
+};
+
+ModelConfig to_config(nb::dict spec, nb::dict tensors, std::vector<nb::object>& keep) {
+  auto number = [&](const char* key) { return nb::cast<int>(spec[key]); };
+  ModelConfig c;
+  c.hidden = number("hidden_size");
+  c.heads = number("num_heads");
+  c.kv_heads = number("num_kv_heads");
+  c.head_dim = number("head_dim");
+  c.ffn = number("ffn_size");
+  c.vocab = number("vocab_size");
+  c.norm_eps = nb::cast<float>(spec["norm_eps"]);
+  c.attention_scale = nb::cast<float>(spec["attention_scale"]);
+  c.embed_scale = nb::cast<float>(spec["embed_scale"]);
+  auto activation = nb::cast<std::string>(spec["activation"]);
+  require(activation == "silu" || activation == "gelu_tanh", "spec: unknown activation `" + activation + "`");
+  c.gelu = activation == "gelu_tanh";
+  int num_layers = number("num_layers");
+  for (int n : {c.hidden, c.heads, c.kv_heads, c.head_dim, c.ffn, c.vocab, num_layers})
+    require(n > 0 && n < kMaxSide, "spec: a size is out of range");
+  require(c.heads % c.kv_heads == 0 && c.heads / c.kv_heads <= 24, "spec: num_heads must be 1 to 24 times num_kv_heads");
+  require(c.head_dim % 16 == 0 && c.head_dim <= 512, "spec: head_dim must be a multiple of 16, at most 512");
+  for (nb::handle r : spec["ropes"]) {
+    RopeTable t;
+    for (nb::handle f : r.attr("inv_freq")) t.inv_freq.push_back(nb::cast<float>(f));
+    t.scale = nb::cast<float>(r.attr("scale"));
+    require(int(t.inv_freq.size()) == c.head_dim / 2, "spec: inv_freq must hold head_dim / 2 values");
+    c.ropes.push_back(t);
+  }
+  require(!c.ropes.empty(), "spec: no rope");
+
+  auto find = [&](const std::string& name) -> nb::object {
+    return tensors.contains(name.c_str()) ? nb::object(tensors[name.c_str()]) : nb::object();
+  };
+  auto matrix = [&](const std::string& name, int rows, int cols) {
+    nb::object o = find(name);
+    require(o.is_valid(), "missing tensor `" + name + "`");
+    Matrix m = to_matrix(o, name);
+    require(m.rows == rows && m.cols == cols, "tensor `" + name + "` is " + std::to_string(m.rows) + " x " +
+                                                  std::to_string(m.cols) + ", expected " + std::to_string(rows) + " x " +
+                                                  std::to_string(cols));
+    keep.push_back(nb::object(o.attr("data")));
+    return m;
+  };
+  auto vector = [&](const std::string& name, int n, bool needed) -> const float* {
+    nb::object o = find(name);
+    if (!o.is_valid()) {
+      require(!needed, "missing tensor `" + name + "`");
+      return nullptr;
+    }
+    auto v = nb::cast<Vector>(o);
+    require(int(v.size()) == n,
+            "tensor `" + name + "` holds " + std::to_string(v.size()) + " values, expected " + std::to_string(n));
+    keep.push_back(o);
+    return v.data();
+  };
+
+  c.embed = matrix("embed", c.vocab, c.hidden);
+  c.head = find("head").is_valid() ? matrix("head", c.vocab, c.hidden) : c.embed;
+  c.norm = vector("norm", c.hidden, true);
+  auto ropes = nb::cast<std::vector<int>>(spec["layer_rope"]), windows = nb::cast<std::vector<int>>(spec["layer_window"]);
+  require(int(ropes.size()) == num_layers && int(windows.size()) == num_layers,
+          "spec: layer_rope and layer_window need an entry a layer");
+  int q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+  for (int i = 0; i < num_layers; i++) {
+    std::string at = "layers." + std::to_string(i) + ".";
+    Layer l;
+    l.rope = ropes[i];
+    l.window = windows[i];
+    require(l.rope >= 0 && l.rope < int(c.ropes.size()) && l.window >= 0, "spec: layer_rope or layer_window out of range");
+    l.attn_norm = vector(at + "attn_norm", c.hidden, true);
+    l.ffn_norm = vector(at + "ffn_norm", c.hidden, true);
+    l.attn_post_norm = vector(at + "attn_post_norm", c.hidden, false);
+    l.ffn_post_norm = vector(at + "ffn_post_norm", c.hidden, false);
+    l.q_bias = vector(at + "q_bias", q, false);
+    l.k_bias = vector(at + "k_bias", kv, false);
+    l.v_bias = vector(at + "v_bias", kv, false);
+    l.q_norm = vector(at + "q_norm", c.head_dim, false);
+    l.k_norm = vector(at + "k_norm", c.head_dim, false);
+    l.q = matrix(at + "q", q, c.hidden);
+    l.k = matrix(at + "k", kv, c.hidden);
+    l.v = matrix(at + "v", kv, c.hidden);
+    l.o = matrix(at + "o", c.hidden, q);
+    l.gate = matrix(at + "gate", c.ffn, c.hidden);
+    l.up = matrix(at + "up", c.ffn, c.hidden);
+    l.down = matrix(at + "down", c.hidden, c.ffn);
+    c.layers.push_back(l);
+  }
+  return c;
+}
+
+void init(Loaded* self, nb::dict spec, nb::dict tensors, int page_size, int num_pages, int num_threads, const std::string& isa) {
+  require(page_size == kPage, "page_size must be " + std::to_string(kPage));
+  require(num_pages > 0 && num_threads > 0 && num_threads <= 256, "num_pages and num_threads must be positive");
+  const OpTable* table = isa.empty() ? &ops() : find_ops(isa.c_str());
+  require(table, "ISA level `" + isa + "` is not one of this machine's");
+  new (self) Loaded;
+  try {
+    ModelConfig c = to_config(spec, tensors, self->keep);
+    self->model = std::make_unique<Model>(std::move(c), num_pages, num_threads, *table);
+  } catch (...) {
+    self->~Loaded();
+    throw;
+  }
+}
+
+nb::object forward(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens, Ids context_lens, Table page_table, Ids logit_rows) {
+  Model& m = *self.model;
+  Batch b{int(tokens.size()), int(context_lens.size()), int(page_table.shape(1)), int(logit_rows.size()), tokens.data(),
+          positions.data(),   cu_seqlens.data(),        context_lens.data(),      page_table.data(),      logit_rows.data()};
+  require(int(positions.size()) == b.num_tokens, "positions and tokens differ in length");
+  require(int(cu_seqlens.size()) == b.num_requests + 1 && int(page_table.shape(0)) == b.num_requests,
+          "cu_seqlens, context_lens and page_table disagree on the number of requests");
+  require(b.cu_seqlens[0] == 0 && b.cu_seqlens[b.num_requests] == b.num_tokens, "cu_seqlens does not span the tokens");
+  for (int i = 0; i < b.num_requests; i++) {
+    int n = b.cu_seqlens[i + 1] - b.cu_seqlens[i];
+    require(n >= 0 && b.context_lens[i] >= n && b.context_lens[i] <= b.pages_per_row * kPage,
+            "context_lens: fewer entries than tokens, or more than the page table holds");
+    for (int p = 0; p * kPage < b.context_lens[i]; p++) {
+      int page = b.page_table[size_t(i) * b.pages_per_row + p];
+      require(page >= 0 && page < m.num_pages(), "page_table: page " + std::to_string(page) + " does not exist");
+    }
+  }
+  for (int t = 0; t < b.num_tokens; t++)
+    require(b.tokens[t] >= 0 && b.tokens[t] < m.config().vocab && b.positions[t] >= 0, "tokens or positions out of range");
+  for (int r = 0; r < b.num_logits; r++)
+    require(b.logit_rows[r] >= 0 && b.logit_rows[r] < b.num_tokens, "logit_rows out of range");
+
+  float* logits;
+  nb::object out = new_array<float>({size_t(b.num_logits), size_t(m.config().vocab)}, &logits);
+  nb::gil_scoped_release release;
+  m.forward(b, logits);
+  return out;
+}
+
+// w x for a packed matrix, through the kernels of any level of this machine; for tests and benchmarks.
+nb::object matmul(nb::object packed, Rows x, const std::string& isa) {
+  Matrix w = to_matrix(packed, "packed");
+  const OpTable* table = isa.empty() ? &ops() : find_ops(isa.c_str());
+  require(table, "ISA level `" + isa + "` is not one of this machine's");
+  require(int(x.shape(1)) == w.cols, "x must have as many columns as the matrix");
+  int rows = int(x.shape(0));
+  float* y;
+  nb::object out = new_array<float>({size_t(rows), size_t(w.rows)}, &y);
+  nb::gil_scoped_release release;
+  ActivationBuffer a;
+  a.reserve(rows, w.cols).f = x.data();
+  for (int t = 0; t < rows; t++) table->quantize(x.data() + size_t(t) * w.cols, t, a.view);
+  Buffer<uint8_t> scratch;
+  table->matmul(w, a.view, 0, num_tiles(w.rows), y, w.rows, scratch.reserve(matmul_scratch(rows, w.cols)));
+  return out;
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "Narrows' native core: packing, the forward pass, and the selection of tokens.";
+
+  m.def("isa", [] { return std::string(ops().name); }, "The ISA level in use.");
+  m.def(
+      "isas",
+      [] {
+        const OpTable* t[8];
+        int n = list_ops(t, 8);
+        std::vector<std::string> names;
+        for (int i = 0; i < n; i++) names.push_back(t[i]->name);
+        return names;
+      },
+      "The ISA levels this machine can run, slowest first.");
+
+  m.def(
+      "alloc_huge",
+      [](size_t num_bytes) {
+        void* p = alloc_huge(num_bytes);
+        struct Block {
+          void* p;
+          size_t n;
+        };
+        nb::capsule owner(new Block{p, num_bytes}, [](void* b) noexcept {
+          auto* block = static_cast<Block*>(b);
+          free_huge(block->p, block->n);
+          delete block;
+        });
+        return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(static_cast<uint8_t*>(p), {num_bytes}, owner);
+      },
+      "num_bytes"_a, "Zeroed bytes on huge pages where the kernel gives them.");
+  m.def(
+      "read_bandwidth",
+      [](size_t num_bytes, int num_threads, int repeats) {
+        require(num_threads > 0 && num_threads <= 256, "num_threads out of range");
+        std::vector<double> out;
+        nb::gil_scoped_release release;
+        for (int i = 0; i < repeats; i++) out.push_back(read_bandwidth(num_bytes, num_threads));
+        return out;
+      },
+      "num_bytes"_a, "num_threads"_a, "repeats"_a = 3, "GB/s of reading a buffer once, per repeat.");
+
+  m.def(
+      "gguf_format",
+      [](int type) -> nb::object {
+        Format f;
+        if (!gguf_format(type, &f)) return nb::none();
+        return nb::make_tuple(int(f.bits), int(f.group), f.minimum, f.two_level, float_name(f.type));
+      },
+      "type"_a, "(bits, group, minimum, two_level, type) of the format that holds a GGUF tensor type exactly, or None.");
+  m.def("gguf_row_bytes", &gguf_row_bytes, "type"_a, "cols"_a,
+        "Bytes of a row of a GGUF type; 0 when cols is not a whole number of blocks.");
+  m.def(
+      "packed_bytes",
+      [](nb::object format, int rows, int cols) {
+        require(rows > 0 && cols > 0 && rows < kMaxSide && cols < kMaxSide, "rows or cols out of range");
+        return packed_bytes(to_format(format), rows, cols);
+      },
+      "format"_a, "rows"_a, "cols"_a);
+  m.def(
+      "pack_gguf",
+      [](int type, Bytes src, int rows, int cols, BytesOut dst, int num_threads) {
+        Format f;
+        require(gguf_format(type, &f), "GGUF type " + std::to_string(type) + " is not supported");
+        require(rows > 0 && cols > 0 && rows < kMaxSide && cols < kMaxSide, "rows or cols out of range");
+        size_t row = gguf_row_bytes(type, cols);
+        require(row && src.size() == row * rows, "source bytes do not match rows and cols");
+        require(dst.size() >= packed_bytes(f, rows, cols), "destination too short");
+        nb::gil_scoped_release release;
+        pack_gguf(type, src.data(), rows, cols, dst.data(), num_threads);
+      },
+      "type"_a, "src"_a, "rows"_a, "cols"_a, "dst"_a, "num_threads"_a = 1);
+  m.def(
+      "pack_float",
+      [](nb::object format, Rows w, BytesOut dst, int num_threads) {
+        Format f = to_format(format);
+        int rows = int(w.shape(0)), cols = int(w.shape(1));
+        require(rows > 0 && cols > 0, "empty matrix");
+        require(dst.size() >= packed_bytes(f, rows, cols), "destination too short");
+        nb::gil_scoped_release release;
+        pack_float(f, w.data(), rows, cols, dst.data(), num_threads);
+      },
+      "format"_a, "w"_a, "dst"_a, "num_threads"_a = 1);
+  m.def(
+      "unpack_row",
+      [](nb::object packed, int row) {
+        Matrix w = to_matrix(packed, "packed");
+        require(row >= 0 && row < w.rows, "row out of range");
+        float* out;
+        nb::object array = new_array<float>({size_t(w.cols)}, &out);
+        unpack_row(w, row, out);
+        return array;
+      },
+      "packed"_a, "row"_a);
+  m.def("matmul", &matmul, "packed"_a, "x"_a, "isa"_a = "", "y [T, rows] = x [T, cols] w^T through the kernels, one thread.");
+
+  m.def(
+      "argmax",
+      [](Rows logits) {
+        int32_t* out;
+        nb::object array = new_array<int32_t>({logits.shape(0)}, &out);
+        require(logits.shape(1) > 0, "no logits");
+        nb::gil_scoped_release release;
+        for (size_t r = 0; r < logits.shape(0); r++) out[r] = argmax(logits.data() + r * logits.shape(1), int(logits.shape(1)));
+        return array;
+      },
+      "logits"_a, "logits [R, V] -> ids [R]");
+  m.def(
+      "sample",
+      [](Vector logits, float temperature, int top_k, float top_p, float min_p, double uniform) {
+        require(logits.size() > 0 && temperature > 0, "sample needs logits and a positive temperature");
+        nb::gil_scoped_release release;
+        return sample(logits.data(), int(logits.size()), {temperature, top_k, top_p, min_p, uniform});
+      },
+      "logits"_a, "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "uniform"_a);
+  m.def(
+      "log_sum_exp",
+      [](Rows logits) {
+        double* out;
+        nb::object array = new_array<double>({logits.shape(0)}, &out);
+        nb::gil_scoped_release release;
+        for (size_t r = 0; r < logits.shape(0); r++)
+          out[r] = log_sum_exp(logits.data() + r * logits.shape(1), int(logits.shape(1)));
+        return array;
+      },
+      "logits"_a, "logits [R, V] -> float64 [R]");
+  m.def(
+      "top_k",
+      [](Rows logits, int k) {
+        require(k > 0 && size_t(k) <= logits.shape(1), "k must be 1 to the vocabulary");
+        int32_t* ids;
+        float* values;
+        nb::object a = new_array<int32_t>({logits.shape(0), size_t(k)}, &ids);
+        nb::object b = new_array<float>({logits.shape(0), size_t(k)}, &values);
+        {
+          nb::gil_scoped_release release;
+          for (size_t r = 0; r < logits.shape(0); r++)
+            top_k(logits.data() + r * logits.shape(1), int(logits.shape(1)), k, ids + r * k, values + r * k);
+        }
+        return nb::make_tuple(a, b);
+      },
+      "logits"_a, "k"_a, "logits [R, V] -> (ids [R, k], values [R, k]), largest first");
+
+  m.attr("PAGE_SIZE") = kPage;
+  nb::class_<Loaded>(m, "Model", "Weights, KV pages and threads of one model.")
+      .def("__init__", &init, "spec"_a, "tensors"_a, "page_size"_a, "num_pages"_a, "num_threads"_a, "isa"_a = "")
+      .def("forward", &forward, "tokens"_a, "positions"_a, "cu_seqlens"_a, "context_lens"_a, "page_table"_a, "logit_rows"_a,
+           "One step over a batch (see ForwardBatch): logits [R, V] as float32.")
+      .def_prop_ro("weight_bytes", [](Loaded& l) { return l.model->weight_bytes; })
+      .def_prop_ro("kv_bytes", [](Loaded& l) { return l.model->kv_bytes; })
+      .def_prop_ro("kv_bytes_per_token", [](Loaded& l) { return l.model->kv_bytes_per_token(); })
+      .def_prop_ro("num_pages", [](Loaded& l) { return l.model->num_pages(); });
+}

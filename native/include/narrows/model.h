@@ -1,0 +1,133 @@
+// The whole forward of a model in one call.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "narrows/ops.h"
+#include "narrows/threads.h"
+
+namespace narrows {
+
+struct RopeTable {
+  std::vector<float> inv_freq;  // [D/2]
+  float scale = 1.0f;
+};
+
+// Vectors are null where the family has none.
+struct Layer {
+  const float *attn_norm = nullptr, *attn_post_norm = nullptr, *ffn_norm = nullptr, *ffn_post_norm = nullptr;
+  const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr, *q_norm = nullptr, *k_norm = nullptr;
+  Matrix q, k, v, o, gate, up, down;
+  int rope = 0, window = 0;  // index into ropes; tokens seen, 0 for all
+};
+
+struct ModelConfig {
+  int hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
+  float norm_eps = 0, attention_scale = 0, embed_scale = 1;
+  bool gelu = false;
+  std::vector<RopeTable> ropes;
+  std::vector<Layer> layers;
+  Matrix embed, head;  // head is embed when tied
+  const float* norm = nullptr;
+};
+
+// See ForwardBatch in types.py. Checked by the caller: ids, pages and lengths are in range.
+struct Batch {
+  int num_tokens, num_requests, pages_per_row, num_logits;
+  const int32_t *tokens, *positions, *cu_seqlens, *context_lens, *page_table, *logit_rows;
+};
+
+// Uninitialised, 64-byte aligned, grows only.
+template <class T>
+class Buffer {
+ public:
+  T* reserve(size_t n) {
+    if (n > size_) {
+      data_.reset(static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t(64))));
+      size_ = n;
+    }
+    return data_.get();
+  }
+  T* get() const { return data_.get(); }
+
+ private:
+  struct Free {
+    void operator()(T* p) const { ::operator delete(p, std::align_val_t(64)); }
+  };
+  std::unique_ptr<T, Free> data_;
+  size_t size_ = 0;
+};
+
+// Storage behind Activations.
+class ActivationBuffer {
+ public:
+  Activations& reserve(int rows, int cols);
+  Activations view;
+
+ private:
+  Buffer<int8_t> q_;
+  Buffer<float> scale_;
+  Buffer<int32_t> sum_;
+};
+
+class Model {
+ public:
+  Model(ModelConfig config, int num_pages, int num_threads, const OpTable& ops);
+  ~Model();
+
+  void forward(const Batch& batch, float* logits);  // logits [R, V]
+
+  size_t kv_bytes_per_token() const { return size_t(c_.layers.size()) * c_.kv_heads * c_.head_dim * 2 * sizeof(uint16_t); }
+  const ModelConfig& config() const { return c_; }
+  int num_pages() const { return num_pages_; }
+  uint64_t weight_bytes = 0, kv_bytes = 0;  // read so far
+
+ private:
+  struct Product {
+    const Matrix* w;
+    const Activations* x;
+    float* y;
+  };
+  struct Item {  // a piece of attention: rows [row0, row1) of request b, which sees `before` entries before row 0 of the request
+    int b, head, row0, row1, part;  // part: one partition of the context, or -1 for all of them in turn
+  };
+  // How attention is shared out, for one window size. Few rows: a piece per partition, joined afterwards; many: a piece per block
+  // of rows. A row's arithmetic is the same either way.
+  struct Plan {
+    int window = 0;
+    uint64_t entries = 0;  // KV entries read, all heads
+    std::vector<Item> items;
+    std::vector<int64_t> first_partial;  // [T] a row's first entry in partials_, -1 when its pieces hold all partitions
+    int64_t num_partials = 0;
+  };
+
+  void reserve(const Batch& batch);
+  void plan(const Batch& batch, Plan& plan);
+  void products(int thread, std::initializer_list<Product> list);
+  void attend(int thread, const Batch& batch, const Plan& plan, int layer, const Item& item);
+  void join(const Batch& batch, const Plan& plan, int t);
+  void embed(const Batch& batch, int t);
+  void enter(const Layer& layer, int t);             // norm before attention
+  void place(const Batch& batch, int layer, int t);  // biases, norms and rotation of q and k; k and v into their page
+  void leave_attention(const Layer& layer, int t);   // residual, norm before the FFN
+  void leave_ffn(const Layer& layer, int t);         // residual
+  uint16_t* page(int layer, int page, int head) const;
+  int range_low(const Plan& plan, int high) const { return plan.window && high > plan.window ? high - plan.window : 0; }
+
+  ModelConfig c_;
+  const OpTable& ops_;
+  Team team_;
+  int num_pages_;
+  uint8_t* kv_;
+
+  Buffer<float> x_, norm_, delta_, q_, k_, v_, attn_, gate_, up_, act_, cos_, sin_, partial_acc_;
+  Buffer<Partial> partials_;
+  ActivationBuffer in_, mid_, wide_, out_;  // inputs of q/k/v and gate/up, of o, of down, of the head
+  std::vector<Buffer<uint8_t>> scratch_;    // per thread
+  std::vector<Plan> plans_;                 // one per window size
+  std::vector<int> request_of_;             // [T]
+};
+
+}  // namespace narrows

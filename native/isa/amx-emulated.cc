@@ -1,0 +1,22 @@
+// The tile kernels on emulated tile registers: for the native tests only.
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "narrows/ops.h"
+
+#define NARROWS_TILES
+#define NARROWS_EMULATE_TILES
+namespace narrows {
+namespace {
+#include "isa/vec-avx512.h"
+
+#include "isa/tiles.h"
+#include "kernels/all-inl.h"
+}  // namespace
+
+extern const OpTable amx_emulated_ops;
+const OpTable amx_emulated_ops = NARROWS_OP_TABLE("amx-emulated");
+
+}  // namespace narrows

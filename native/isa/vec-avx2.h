@@ -1,0 +1,136 @@
+// 16 lanes on AVX2, as pairs of 8. Included inside the anonymous namespace of one translation unit.
+struct F {
+  __m256 lo, hi;
+};
+struct I {
+  __m256i lo, hi;
+};
+struct B {
+  __m256i lo, hi;
+};
+
+inline F zero_f() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+inline F set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline void store(float* p, F a) {
+  _mm256_storeu_ps(p, a.lo);
+  _mm256_storeu_ps(p + 8, a.hi);
+}
+inline F load_part(const float* p, int n) {
+  float t[16] = {};
+  for (int i = 0; i < n; i++) t[i] = p[i];
+  return load(t);
+}
+inline void store_part(float* p, F a, int n) {
+  float t[16];
+  store(t, a);
+  for (int i = 0; i < n; i++) p[i] = t[i];
+}
+inline __m256 widen_bf16(__m128i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)); }
+inline F load_bf16(const uint16_t* p) {
+  return {widen_bf16(_mm_loadu_si128((const __m128i*)p)), widen_bf16(_mm_loadu_si128((const __m128i*)(p + 8)))};
+}
+inline F load_f16(const uint16_t* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
+}
+inline F operator+(F a, F b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+inline F operator-(F a, F b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+inline F operator*(F a, F b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+inline F operator/(F a, F b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+inline F fma(F a, F b, F c) { return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)}; }
+inline F max(F a, F b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+inline F min(F a, F b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+inline F abs(F a) {
+  __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
+}
+inline F keep(F a, int lo, int hi, float other) {
+  __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), next = _mm256_add_epi32(lane, _mm256_set1_epi32(8));
+  __m256i from = _mm256_set1_epi32(lo - 1), to = _mm256_set1_epi32(hi);
+  auto in = [&](__m256i i) {
+    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_cmpgt_epi32(i, from), _mm256_cmpgt_epi32(to, i)));
+  };
+  __m256 o = _mm256_set1_ps(other);
+  return {_mm256_blendv_ps(o, a.lo, in(lane)), _mm256_blendv_ps(o, a.hi, in(next))};
+}
+inline I round_i(F a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
+
+inline I zero_i() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+inline I set1(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+inline I load_i(const int32_t* p) { return {_mm256_loadu_si256((const __m256i*)p), _mm256_loadu_si256((const __m256i*)(p + 8))}; }
+inline void store(int32_t* p, I a) {
+  _mm256_storeu_si256((__m256i*)p, a.lo);
+  _mm256_storeu_si256((__m256i*)(p + 8), a.hi);
+}
+inline I operator+(I a, I b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
+inline F to_f(I a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+inline I load_i8(const int8_t* p) {
+  return {_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)),
+          _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8)))};
+}
+inline void store_i8(int8_t* p, I a) {
+  int32_t t[16];
+  store(t, a);
+  for (int i = 0; i < 16; i++) p[i] = int8_t(t[i]);
+}
+inline F exp2_i(I n) {
+  __m256i bias = _mm256_set1_epi32(127);
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n.lo, bias), 23)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n.hi, bias), 23))};
+}
+
+inline B load_b(const uint8_t* p) {
+  return {_mm256_loadu_si256((const __m256i*)p), _mm256_loadu_si256((const __m256i*)(p + 32))};
+}
+inline void store(uint8_t* p, B a) {
+  _mm256_storeu_si256((__m256i*)p, a.lo);
+  _mm256_storeu_si256((__m256i*)(p + 32), a.hi);
+}
+template <int N>
+inline B shift(B a) {
+  if constexpr (N > 0) return {_mm256_slli_epi16(a.lo, N), _mm256_slli_epi16(a.hi, N)};
+  if constexpr (N < 0) return {_mm256_srli_epi16(a.lo, -N), _mm256_srli_epi16(a.hi, -N)};
+  return a;
+}
+inline B mask(B a, uint8_t m) {
+  __m256i v = _mm256_set1_epi8(char(m));
+  return {_mm256_and_si256(a.lo, v), _mm256_and_si256(a.hi, v)};
+}
+inline B or_mask(B a, B b, uint8_t m) {
+  B t = mask(b, m);
+  return {_mm256_or_si256(a.lo, t.lo), _mm256_or_si256(a.hi, t.hi)};
+}
+template <int BITS>
+inline __m256i dot8(__m256i acc, __m256i w, __m256i x) {
+  __m256i ones = _mm256_set1_epi16(1);
+  if constexpr (BITS < 8) return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), ones));
+  // Two products of 8-bit codes overflow 16 bits: take even and odd bytes apart.
+  __m256i even = _mm256_set1_epi16(0x00ff);
+  __m256i w0 = _mm256_and_si256(w, even), w1 = _mm256_srli_epi16(w, 8);
+  __m256i x0 = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), x1 = _mm256_srai_epi16(x, 8);
+  return _mm256_add_epi32(acc, _mm256_add_epi32(_mm256_madd_epi16(w0, x0), _mm256_madd_epi16(w1, x1)));
+}
+template <int BITS>
+inline I dot(I acc, B w, const int8_t* x) {
+  int32_t quad;
+  __builtin_memcpy(&quad, x, 4);
+  __m256i v = _mm256_set1_epi32(quad);
+  return {dot8<BITS>(acc.lo, w.lo, v), dot8<BITS>(acc.hi, w.hi, v)};
+}
+inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
+
+// Sums in the order (i, i+8), (i, i+4), (i, i+2), (i, i+1) on every level.
+inline float reduce_add(F a) {
+  float t[16];
+  store(t, a);
+  for (int step = 8; step; step /= 2)
+    for (int i = 0; i < step; i++) t[i] += t[i + step];
+  return t[0];
+}
+inline float reduce_max(F a) {
+  float t[16];
+  store(t, a);
+  for (int step = 8; step; step /= 2)
+    for (int i = 0; i < step; i++) t[i] = t[i] > t[i + step] ? t[i] : t[i + step];
+  return t[0];
+}

@@ -1,0 +1,173 @@
+"""The records that cross seams, and the shape legend. Nothing else lives here, and this file imports nothing of ours.
+
+Shape letters, used in every signature of the project:
+
+==  ==========================================  ===  =====================================
+B   requests in a step                          H    hidden size
+T   tokens in a step, all requests together     Hq   query heads, Hkv key/value heads
+R   rows of logits asked for                    D    head dimension
+V   vocabulary                                  P    pages in a row of the page table
+L   KV entries of one request                   S    page size, in tokens
+==  ==========================================  ===  =====================================
+
+A *slot* is where a KV entry is stored; a *position* is the number RoPE sees. They are never assumed equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+I32 = npt.NDArray[np.int32]
+F32 = npt.NDArray[np.float32]
+
+TARGET = "target"  # the model every request has a cursor for
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """Rotary embedding of a kind of layer: angle of pair i at position p is ``p * inv_freq[i]``, in the half-split ("neox") order."""
+
+    inv_freq: tuple[float, ...]  # [D/2], after llama3 / yarn / linear scaling
+    scale: float = 1.0  # multiplies cos and sin (yarn's attention factor)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """What a checkpoint computes, in the terms the native forward knows. Families declare it; nothing else branches on a family."""
+
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int  # Hq
+    num_kv_heads: int  # Hkv
+    head_dim: int  # D
+    ffn_size: int
+    vocab_size: int
+    max_context: int  # positions the model was trained for
+    norm_eps: float
+    activation: str  # "silu" | "gelu_tanh": act(gate) * up
+    attention_scale: float  # multiplies q.k
+    ropes: tuple[RopeSpec, ...]
+    layer_rope: tuple[int, ...]  # [num_layers] index into ropes
+    layer_window: tuple[int, ...]  # [num_layers] sliding window in tokens, 0 = full attention
+    embed_scale: float = 1.0
+    tied_head: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSource:
+    """Where one of the model's tensors comes from in a checkpoint, and what must be done to it on the way."""
+
+    name: str  # in the checkpoint
+    shape: tuple[int, ...]  # [out, in] for a matrix, [n] for a vector; the checkpoint must agree
+    interleaved_heads: int = 0  # rows hold this many heads in interleaved RoPE order: bring them to half-split order
+    add: float = 0.0  # added to a vector (gemma's norms are stored as w - 1 in Hugging Face files)
+
+
+@dataclass(slots=True)
+class Cursor:
+    """How far one model has read a request, and the pages that hold what it remembers."""
+
+    num_read: int = 0  # tokens of the request whose KV is in `pages`
+    pages: list[int] = field(default_factory=list)
+
+
+class Status(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One sequence being generated. Only ``engine.commit`` changes it."""
+
+    id: str
+    tokens: list[int]  # prompt, then output
+    num_prompt: int
+    params: Any  # SamplingParams
+    seed: int
+    arrival: float  # monotonic seconds
+    salt: str = ""  # keeps prefix-cache entries of different owners apart
+    cursors: dict[str, Cursor] = field(default_factory=lambda: {TARGET: Cursor()})
+    draft: Draft | None = None
+    state: dict[str, Any] = field(default_factory=dict)  # per part; no part keeps state of its own
+    status: Status = Status.WAITING
+    finish_reason: str | None = None  # "stop" | "length" | "abort"
+    num_cached: int = 0  # prompt tokens taken from the prefix cache
+    num_preemptions: int = 0
+
+    @property
+    def output(self) -> list[int]:
+        return self.tokens[self.num_prompt :]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Proposed continuation. ``parents`` None is a chain; ``probs`` None is a deterministic drafter."""
+
+    tokens: I32  # [k]
+    parents: I32 | None = None  # [k], index of each token's parent in the draft, -1 = the last committed token
+    probs: F32 | None = None  # [k, V]
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Which requests advance in this step, and by how many tokens (draft tokens included)."""
+
+    items: list[tuple[Request, int]]
+    preempted: list[Request] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(n for _, n in self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBatch:
+    """One native call. Request b owns rows ``cu_seqlens[b]:cu_seqlens[b+1]``, the last of its ``context_lens[b]`` KV entries.
+
+    KV entry i of request b is stored in page ``page_table[b, i // S]`` at offset ``i % S``; row j of a request sees entries
+    up to and including its own.
+    """
+
+    tokens: I32  # [T]
+    positions: I32  # [T]
+    cu_seqlens: I32  # [B+1]
+    context_lens: I32  # [B] entries after this step
+    page_table: I32  # [B, P]
+    logit_rows: I32  # [R] indices into T
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardOutput:
+    """What came back: logits and what it cost."""
+
+    logits: F32  # [R, V]
+    weight_bytes: int
+    kv_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a verifier decided for one request: the tokens to append, and how many of them were accepted draft tokens."""
+
+    tokens: list[int]
+    num_accepted: int = 0
+    logprobs: list[TokenLogprobs] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Raw (pre-temperature) log-probabilities at one position."""
+
+    token: int
+    logprob: float
+    rank: int  # 1 = most likely
+    top: list[tuple[int, float]]  # the requested number of (token, logprob), most likely first
