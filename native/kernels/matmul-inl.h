@@ -4,7 +4,10 @@
 //   acc = fma(w_scale * x_scale, float(exact integer dot product), acc);  with a minimum: acc = fma(w_min, x_scale * x_sum, acc)
 // so gemv, row blocks and tiles may differ in everything but these float operations.
 
-constexpr int kAhead = 8192;  // bytes of software prefetch ahead of the codes
+#ifndef KAHEAD
+#define KAHEAD 8192
+#endif
+constexpr int kAhead = KAHEAD;  // bytes of software prefetch ahead of the codes
 
 // The eight quads of a unit, from its bit planes (format.h).
 template <int BITS, int J = 0>
@@ -27,25 +30,42 @@ inline void unpack(const uint8_t* p, B (&q)[8]) {
   }
 }
 
-// Scales and minimums of one tile, as floats, by group of columns.
+// Scales and minimums of one block, as floats. Group i of the block: half h of its unit u when groups hold 16 columns.
 struct Scales {
-  const uint8_t* tile;
-  Layout at;
-  Format f;
+  const uint8_t* header;
+  const Layout& at;
+  const Format& f;
 
-  F scale(int g) const {
-    if (!f.two_level) return load_f16((const uint16_t*)(tile + at.scales) + g * kLanes);
-    F super = load_f16((const uint16_t*)(tile + at.super_scales) + g * f.group / kSuper * kLanes);
-    return super * to_f(load_i8((const int8_t*)(tile + at.scales) + g * kLanes));
+  template <bool TWO>
+  F at_level(size_t super, size_t plain, int i) const {
+    if constexpr (!TWO) return load_f16((const uint16_t*)(header + plain) + i * kLanes);
+    return load_f16((const uint16_t*)(header + super)) * to_f(load_i8((const int8_t*)(header + plain) + i * kLanes));
   }
-  F minimum(int g) const {
-    if (!f.two_level) return load_f16((const uint16_t*)(tile + at.mins) + g * kLanes);
-    F super = load_f16((const uint16_t*)(tile + at.super_mins) + g * f.group / kSuper * kLanes);
-    return super * to_f(load_i8((const int8_t*)(tile + at.mins) + g * kLanes));
+  F scale(int i) const { return f.two_level ? at_level<true>(0, at.scales, i) : at_level<false>(0, at.scales, i); }
+  F minimum(int i) const {
+    return f.two_level ? at_level<true>(at.super_mins, at.mins, i) : at_level<false>(at.super_mins, at.mins, i);
   }
-  // Group of half h of unit u; groups of 64 serve two units.
   int group(int u, int h) const { return f.group == 16 ? 2 * u + h : f.group == 32 ? u : u / 2; }
 };
+
+// Calls body(unit, unit within its block, scales of the block, codes of the unit) for units [u0, u1) of a tile, prefetching.
+template <int BITS, class Body>
+inline void each_unit(const uint8_t* tile, const Layout& at, const Format& f, int u0, int u1, Body body) {
+  int in_block = u0 % at.block_units;
+  const uint8_t *header = tile + at.block(u0), *codes = tile + at.unit(u0);
+  for (int u = u0; u < u1; u++) {
+    if (in_block == 0)
+      for (size_t i = 0; i < at.header; i += 64) prefetch(header + kAhead + i);
+    for (int i = 0; i < BITS; i++) prefetch(codes + kAhead + 64 * i);
+    body(u, in_block, Scales{header, at, f}, codes);
+    codes += BITS * 64;
+    if (++in_block == at.block_units) {
+      in_block = 0;
+      header = codes;
+      codes += at.header;
+    }
+  }
+}
 
 // What a format adds to a group's dot product because codes are unsigned: an integer -offset * sum(x) to start from, or with a
 // minimum the float x_scale * sum(x) to multiply it by. One entry per row and (half) unit, in the order of the activations.
@@ -76,38 +96,32 @@ inline void corrections(const Format& f, const Activations& x, Correction* out) 
 // One row: codes go from memory through registers into the dot product.
 template <int BITS, bool HALF, bool MIN>
 inline void gemv(const Matrix& w, const Activations& x, int tile0, int tile1, float* y, const Correction* c) {
-  Layout at(w.format, w.cols);
-  int units = x.num_units();
+  const Format f = w.format;
+  const Layout at(f, w.cols);
   for (int tile = tile0; tile < tile1; tile++) {
-    const uint8_t* base = w.data + size_t(tile) * at.tile_bytes;
-    const uint8_t* p = base + at.units;
-    Scales s{base, at, w.format};
     F acc = zero_f();
-    for (int u = 0; u < units; u++, p += BITS * 64) {
-      for (int i = 0; i < BITS; i++) prefetch(p + kAhead + 64 * i);
+    each_unit<BITS>(w.data + tile * at.tile_bytes, at, f, 0, at.num_units, [&](int u, int v, Scales s, const uint8_t* codes) {
       B q[8];
-      unpack<BITS>(p, q);
+      unpack<BITS>(codes, q);
       const int8_t* xq = x.q + u * kUnit;
       F xs = set1(x.scale[u]);
       if constexpr (HALF) {
         for (int h = 0; h < 2; h++) {
-          int g = s.group(u, h);
           I d = MIN ? zero_i() : set1(c[2 * u + h].start);
           for (int j = 4 * h; j < 4 * h + 4; j++) d = dot<BITS>(d, q[j], xq + 4 * j);
-          acc = fma(s.scale(g) * xs, to_f(d), acc);
-          if constexpr (MIN) acc = fma(s.minimum(g), set1(c[2 * u + h].sum), acc);
+          acc = fma(s.scale(2 * v + h) * xs, to_f(d), acc);
+          if constexpr (MIN) acc = fma(s.minimum(2 * v + h), set1(c[2 * u + h].sum), acc);
         }
       } else {
-        int g = s.group(u, 0);
         I d = MIN ? zero_i() : set1(c[u].start), e = zero_i();
         for (int j = 0; j < 8; j += 2) {
           d = dot<BITS>(d, q[j], xq + 4 * j);
           e = dot<BITS>(e, q[j + 1], xq + 4 * j + 4);
         }
-        acc = fma(s.scale(g) * xs, to_f(d + e), acc);
-        if constexpr (MIN) acc = fma(s.minimum(g), set1(c[u].sum), acc);
+        acc = fma(s.scale(s.group(v, 0)) * xs, to_f(d + e), acc);
+        if constexpr (MIN) acc = fma(s.minimum(s.group(v, 0)), set1(c[u].sum), acc);
       }
-    }
+    });
     store_part(y + tile * kLanes, acc, w.rows - tile * kLanes < kLanes ? w.rows - tile * kLanes : kLanes);
   }
 }
@@ -120,20 +134,18 @@ struct Stretch {
 };
 
 template <int BITS, bool HALF, bool MIN>
-inline void decode(const Scales& s, int u0, int u1, Stretch& out) {
-  const uint8_t* p = s.tile + s.at.units + size_t(u0) * BITS * 64;
+inline void decode(const uint8_t* tile, const Layout& at, const Format& f, int u0, int u1, Stretch& out) {
   constexpr int H = HALF ? 2 : 1;
-  for (int u = u0; u < u1; u++, p += BITS * 64) {
-    for (int i = 0; i < BITS; i++) prefetch(p + kAhead + 64 * i);
+  each_unit<BITS>(tile, at, f, u0, u1, [&](int u, int v, Scales s, const uint8_t* codes) {
     B q[8];
-    unpack<BITS>(p, q);
+    unpack<BITS>(codes, q);
     for (int j = 0; j < 8; j++) store(out.codes + (u - u0) * 512 + 64 * j, q[j]);
     for (int h = 0; h < H; h++) {
-      int g = s.group(u, h), i = ((u - u0) * H + h) * kLanes;
+      int g = s.group(v, h), i = ((u - u0) * H + h) * kLanes;
       store(out.scale + i, s.scale(g));
       if constexpr (MIN) store(out.minimum + i, s.minimum(g));
     }
-  }
+  });
 }
 
 // R rows of a block against a stretch. q, xs and c point at row 0 of these R rows in the stretch's first unit; n rows a unit.
@@ -184,11 +196,10 @@ inline void gemm(const Matrix& w, const Activations& x, int tile0, int tile1, fl
   int units = x.num_units();
   constexpr int H = HALF ? 2 : 1;
   for (int tile = tile0; tile < tile1; tile++) {
-    Scales s{w.data + size_t(tile) * at.tile_bytes, at, w.format};
     for (int i = 0; i < x.rows; i++) store(acc + i * kLanes, zero_f());
     for (int u0 = 0; u0 < units; u0 += kStretch) {
       int u1 = u0 + kStretch < units ? u0 + kStretch : units;
-      decode<BITS, HALF, MIN>(s, u0, u1, stretch);
+      decode<BITS, HALF, MIN>(w.data + tile * at.tile_bytes, at, w.format, u0, u1, stretch);
       for (int b = 0; b < x.num_blocks(); b++) {
         int n = x.block_rows(b);
         size_t first = size_t(b) * kRows * units + size_t(u0) * n;  // (row, unit) pairs before this stretch of the block

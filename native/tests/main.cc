@@ -64,11 +64,11 @@ void fill(const Format& f, int rows, int cols, uint8_t* data) {
     if (f.type == Float::f16 || f.type == Float::bf16)
       for (size_t i = 0; i < size_t(cols) * kLanes; i++) reinterpret_cast<uint16_t*>(tile)[i] = half(uniform(0.1f, 1));
     if (f.type != Float::none) continue;
-    size_t first = f.two_level ? 0 : at.scales, last = f.two_level ? at.scales : at.units;
-    for (size_t i = first; i + 1 < last; i += 2) {
-      uint16_t h = half(uniform(0.001f, 0.1f));
-      std::memcpy(tile + i, &h, 2);
-    }
+    for (int u = 0; u < at.num_units; u += at.block_units)
+      for (size_t i = f.two_level ? 0 : at.scales; i < (f.two_level ? at.scales : at.header); i += 2) {
+        uint16_t h = half(uniform(0.001f, 0.1f));
+        std::memcpy(tile + at.block(u) + i, &h, 2);
+      }
   }
 }
 

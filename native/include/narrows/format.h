@@ -1,16 +1,20 @@
 // Weight formats and the packed layout. Plain structs: no Python, no allocation.
 //
-// A packed matrix is a row of tiles; a tile holds 16 output rows (lane n of tile t is row 16t + n) and all of K:
+// A packed matrix is a row of tiles; a tile holds 16 output rows (lane n of tile t is row 16t + n) and all of K. What is read
+// together lies together, so that a product reads one unbroken stream: nothing else comes near the speed of the memory.
 //
-//   int formats, every section starting where the last ended:
-//     super scales  [K/256][16] f16       two_level only
-//     super mins    [K/256][16] f16       two_level and minimum
-//     scales        [K/group][16]         f16, or i8 when two_level
-//     mins          [K/group][16]         the same type; minimum only
-//     (zero bytes up to a multiple of 64)
-//     units         [K/32]                one unit = 32 columns of 16 rows = bits * 64 bytes
+//   int formats: a tile is a row of blocks; a block is a header and then its units.
+//     header:  super scales  [16] f16              two_level only
+//              super mins    [16] f16              two_level and minimum
+//              scales        [groups][16]          f16, or i8 when two_level
+//              mins          [groups][16]          the same type; minimum only
+//              (zero bytes up to a multiple of 64)
+//     units:   one unit = 32 columns of 16 rows = bits * 64 bytes
+//   A block spans 256 columns when two_level; else 128 (group 64), 64 (group 32) or 32 (group 16), and half of that with a
+//   minimum when the group is 32 or 64: the fewest that fill whole cache lines. The last block of a tile has a whole header but
+//   only the units that K needs. K is rounded up to a multiple of 32; padding columns meet zero activations.
 //
-//   A unit holds the unsigned code q of each weight, split in bit planes, the highest plane first, each plane a run of 64-byte
+//   A unit holds the unsigned code q of each weight, split in bit planes, the largest plane first, each plane a run of 64-byte
 //   vectors. Bits of a code are shared out as 8 | 4+2 | 4+1 | 4 | 2+1 | 2, so int6 is a 4-bit plane with bits 0..3 of q followed
 //   by a 2-bit plane with bits 4..5; int3 is a 2-bit plane (bits 0..1) and a 1-bit plane (bit 2).
 //   "Quad" j (0..7) is the 64-byte vector whose byte 4n + i is the code of row n, column 4j + i (the order of a VNNI operand).
@@ -21,10 +25,9 @@
 //
 //   Value of a weight: flat      w = s * q + m               (minimum)   or s * (q - offset), offset = 2^(bits-1)
 //                      two_level w = (d*s) * q + (dm*m)      (minimum)   or (d*s) * (q - offset)
-//   K is rounded up to a multiple of 32 (256 when two_level, 64 when group is 64); padding columns meet zero activations.
 //   Rows are rounded up to a multiple of 16; padding rows hold zero scales.
 //
-//   float formats (bits = 0): tile = [K][16] elements of f32, f16 or bf16; K is not padded.
+//   float formats (bits = 0): tile = [K][16] elements of f32, f16 or bf16, then zero bytes up to a multiple of 64; K is not padded.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -56,27 +59,33 @@ struct Format {
   NARROWS_INLINE int element_size() const { return type == Float::f32 ? 4 : 2; }
 };
 
-// Where the sections of one tile lie, in bytes from its start.
+// Where things lie in a tile.
 struct Layout {
-  int cols = 0;  // padded K
-  size_t super_scales = 0, super_mins = 0, scales = 0, mins = 0, units = 0, tile_bytes = 0;
+  int num_units = 0, block_units = 1, block_groups = 0;     // of K; in a block
+  size_t super_mins = 0, scales = 0, mins = 0, header = 0;  // bytes from the start of a block (super scales are at 0)
+  size_t unit_bytes = 0, block_bytes = 0, tile_bytes = 0;
 
-  NARROWS_INLINE Layout(const Format& f, int k) {
+  NARROWS_INLINE Layout(const Format& f, int cols) {
     if (f.type != Float::none) {
-      cols = k;
-      tile_bytes = (size_t(k) * kLanes * f.element_size() + 63) / 64 * 64;
+      tile_bytes = (size_t(cols) * kLanes * f.element_size() + 63) / 64 * 64;
       return;
     }
-    int step = f.two_level ? kSuper : f.group == 64 ? 64 : kUnit;
-    cols = (k + step - 1) / step * step;
-    size_t supers = f.two_level ? size_t(cols / kSuper) * kLanes * 2 : 0;
-    size_t groups = size_t(cols / f.group) * kLanes * (f.two_level ? 1 : 2);
+    int span = f.two_level ? kSuper : f.group == 16 ? 32 : 2 * f.group / (f.minimum ? 2 : 1);
+    num_units = (cols + kUnit - 1) / kUnit;
+    block_units = span / kUnit;
+    block_groups = span / f.group;
+    size_t supers = f.two_level ? kLanes * 2 : 0, groups = size_t(block_groups) * kLanes * (f.two_level ? 1 : 2);
     super_mins = supers;
     scales = super_mins + (f.minimum ? supers : 0);
     mins = scales + groups;
-    units = (mins + (f.minimum ? groups : 0) + 63) / 64 * 64;
-    tile_bytes = units + size_t(cols / kUnit) * f.bits * 64;
+    header = (mins + (f.minimum ? groups : 0) + 63) / 64 * 64;
+    unit_bytes = size_t(f.bits) * 64;
+    block_bytes = header + block_units * unit_bytes;
+    tile_bytes = size_t((num_units + block_units - 1) / block_units) * header + num_units * unit_bytes;
   }
+  // Start of the block of a unit, and of the unit itself, in bytes from the start of the tile.
+  NARROWS_INLINE size_t block(int unit) const { return size_t(unit / block_units) * block_bytes; }
+  NARROWS_INLINE size_t unit(int unit) const { return block(unit) + header + size_t(unit % block_units) * unit_bytes; }
 };
 
 NARROWS_INLINE int num_tiles(int rows) { return (rows + kLanes - 1) / kLanes; }
