@@ -25,8 +25,8 @@ __all__ = ["FAMILIES", "ModelError", "declare", "find_family"]
 def declare(ckpt: Checkpoint) -> tuple[ModelSpec, dict[str, TensorSource]]:
     """What the checkpoint computes, and where each canonical tensor comes from.
 
-    Raises ModelError, naming the field or tensor, when the architecture is not known, the configuration is malformed or asks
-    for something the forward does not compute, or a tensor is missing, misshapen or has no place.
+    Raises ModelError, naming the field or tensor, when the architecture is not known, the configuration is malformed or
+    asks for something the forward does not compute, or a tensor is missing, misshapen or has no place.
     """
     architecture = _architecture(ckpt)
     family = find_family(architecture)

@@ -1,6 +1,7 @@
 """What a family declares, and the reader of a checkpoint's configuration that it declares it from.
 
-A family is one small class: `Traits` say which tensors its layers have, `spec` turns the configuration into a `ModelSpec`.
+A family is one small class: `Traits` say which tensors its layers have, `spec` turns the configuration into a
+`ModelSpec`.
 The configuration of both kinds of checkpoint is read by one name per field, so that a family is written once.
 """
 
@@ -85,7 +86,7 @@ FIELDS = {
 
 
 class Config:
-    """Typed access to a checkpoint's configuration. Every error names the key as the file spells it, its value and the file.
+    """Typed access to a checkpoint's configuration. Errors name the key as the file spells it, its value and the file.
 
     Fields are the names of `FIELDS`; any other name is a key taken as it is (after the architecture, in a GGUF file).
     A key that is null counts as missing. A value of None for `default` makes the field required.
@@ -137,7 +138,7 @@ class Config:
         value = self._required(field, default)
         if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
             raise self.error(field, "must be a number")
-        if not low <= float(value) <= high:  # false for NaN too
+        if not low <= value <= high:  # true for NaN, and no conversion of a huge integer
             raise self.error(field, f"must be between {low:g} and {high:g}")
         return float(value)
 

@@ -34,7 +34,7 @@ def decoder_spec(
     tied: bool = False,
     defaults: Mapping[str, int] | None = None,
 ) -> ModelSpec:
-    """A plain decoder: one RoPE, full attention in every layer, attention scale 1/sqrt(D). Families change what differs.
+    """A plain decoder: one RoPE, full attention in every layer, scale 1/sqrt(D). Families change what differs.
 
     `defaults` are the family's values for integer fields that a config.json may leave out; `theta` and `tied` likewise;
     `rope_layer_type` is the entry of `rope_parameters` that describes the (first) RoPE. Raises ModelError.

@@ -67,7 +67,7 @@ class Gemma3:
 
 
 def read_local_rope(config: Config, spec: ModelSpec) -> RopeSpec:
-    """The RoPE of the sliding layers: its base has a key of its own, and the scaling of the full layers is not for it."""
+    """The RoPE of the sliding layers: a base of its own, and none of the scaling of the full layers."""
     if not config.is_gguf and config.raw("rope_parameters") is not None:
         return read_rope(config, spec.head_dim, spec.max_context, LOCAL_THETA, SLIDING)
     key = "rope.freq_base_swa" if config.is_gguf else "rope_local_base_freq"

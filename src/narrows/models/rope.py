@@ -1,6 +1,6 @@
 """Rotary frequencies: plain, linear, llama3 and yarn, from either kind of checkpoint.
 
-The formulas are those of the papers and of `transformers`; frequencies are computed in float64 and rounded to float32 once.
+The formulas are those of the papers and of `transformers`, computed in float64 and rounded to float32 once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def plain_rope(theta: float, head_dim: int) -> RopeSpec:
 
 
 def _hf_section(config: Config, layer_type: str | None) -> Config:
-    """RoPE settings as one flat section: `rope_parameters` is the newer spelling of `rope_theta` with `rope_scaling`."""
+    """RoPE settings as one flat section: `rope_parameters` is how newer files spell `rope_theta` and `rope_scaling`."""
     key = "rope_parameters" if config.raw("rope_parameters") is not None else "rope_scaling"
     section = config.section(key)
     if layer_type is not None and layer_type in section.items():

@@ -23,8 +23,8 @@ def forward(
 ) -> Array:
     """Logits [T, V] of one sequence of token ids [T], each seeing itself and what comes before it.
 
-    `tensors` are float32 matrices [out, in] and vectors [n] under canonical names. `positions` [T] are what RoPE sees, 0..T-1
-    by default. `dtype` is the arithmetic: float64 tells rounding of the model's own from rounding of the code under test.
+    `tensors` are float32 matrices [out, in] and vectors [n] under canonical names. `positions` [T] are what RoPE sees,
+    0..T-1 by default. `dtype` is the arithmetic: float64 leaves only the rounding of the code under test.
     Raises ValueError for a token id outside the vocabulary, KeyError for a missing tensor.
     """
     ids = np.asarray(tokens, dtype=np.int64)
