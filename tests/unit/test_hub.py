@@ -175,7 +175,7 @@ def fake_hub(monkeypatch, tmp_path):
 
     def list_repo_files(self, repo):
         if not state.online:
-            raise ConnectionError("no route to host")
+            raise RuntimeError("no route to host")
         return state.files
 
     def snapshot_download(repo, allow_patterns=None, local_files_only=False):
@@ -213,7 +213,9 @@ def test_list_models(folder, tiny_gguf, monkeypatch):
     os.symlink(tiny_gguf(layers=1), folder / "a.gguf")
     (folder / "broken.gguf").write_bytes(CONTENT)
     (folder / "notes.txt").write_text("")
-    good, broken = list_models()
+    os.symlink(folder / "gone", folder / "dangling.gguf")
+    good, broken, dangling = list_models()
+    assert dangling.problem
     assert (good.name, good.family, good.max_context, good.problem) == ("a", "llama", 512, None)
     assert good.num_parameters == 2 * 275 * 64 + 64 + 64 * (2 * 64 + 2 * 32 + 3 * 96 + 2)
     assert broken.name == "broken" and broken.size == len(CONTENT) and broken.problem

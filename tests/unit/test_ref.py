@@ -121,7 +121,7 @@ def test_one_layer_worked_by_hand():
     x = np.array([6.0, 8.0])
     x = x + 2 * x / math.sqrt(50)
     n = x / math.sqrt((x**2).mean())
-    x = x + [n[0] / (1 + math.exp(-n[0])) * n[1], 0]
+    x = x + np.array([n[0] / (1 + math.exp(-n[0])) * n[1], 0])
     a, b = x / math.sqrt((x**2).mean())
     np.testing.assert_allclose(forward(spec, tensors, [1]), [[a, b, a + b]], rtol=1e-6)
 

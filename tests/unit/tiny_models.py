@@ -124,7 +124,7 @@ def hf_arrays(config: dict[str, Any], seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def hf_checkpoint(label: str, **changes: Any) -> FakeCheckpoint:
-    """The tiny model `label` as a Hugging Face checkpoint; `changes` go to its config.json after the weights are made."""
+    """The tiny model `label` as a Hugging Face checkpoint; `changes` go to config.json after the weights are made."""
     return FakeCheckpoint("safetensors", CONFIGS[label] | changes, hf_arrays(CONFIGS[label]))
 
 
@@ -149,7 +149,7 @@ RENAMES = {
 
 
 def gguf_checkpoint(label: str, **changes: Any) -> FakeCheckpoint:
-    """The same weights as llama.cpp's converter would store them; `changes` are metadata keys after the architecture."""
+    """The same weights as llama.cpp's converter would store them; `changes` are keys after the architecture."""
     config = CONFIGS[label]
     arch = {"mistral": "llama", "gemma3_text": "gemma3"}.get(config["model_type"], config["model_type"])
     heads = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]}

@@ -89,7 +89,7 @@ def resolve(name: str | os.PathLike[str], progress: bool = True) -> Path:
 
 
 def list_models() -> list[LocalModel]:
-    """The models in the models directory, by file name. Reads headers only; a broken file is listed with its problem."""
+    """The models in the models directory, by file name. Reads headers only; a broken one is listed with its problem."""
     folder = models_dir()
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     return [_describe(p) for p in found if p.suffix == ".gguf" or (p / "config.json").is_file()]
@@ -101,9 +101,10 @@ def _describe(path: Path) -> LocalModel:
 
     short = {s.file: name for name, s in SHORT_NAMES.items()}
     name = short.get(path.name, path.stem if path.suffix == ".gguf" else path.name)
-    files = [path] if path.is_file() else [f for f in path.iterdir() if f.is_file()]
-    size = sum(f.stat().st_size for f in files)
+    size = 0
     try:
+        files = path.iterdir() if path.is_dir() else [path]
+        size = sum(f.stat().st_size for f in files if not f.is_dir())
         ckpt = open_checkpoint(path)
         spec, sources = declare(ckpt)
     except (ValueError, OSError) as error:

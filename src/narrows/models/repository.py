@@ -50,7 +50,7 @@ def split_name(name: str) -> tuple[str, str | None, str | None]:
 
 
 def choose_files(files: list[str], quant: str | None, repo: str) -> list[str]:
-    """The files that make the model: safetensors if there are any and `quant` asks for no GGUF file. Raises ModelError."""
+    """The files that make the model: safetensors if any, unless `quant` asks for a GGUF file. Raises ModelError."""
     weights = [f for f in files if _WEIGHTS.fullmatch(f)]
     if quant is None and weights and "config.json" in files:
         return ["config.json", *weights, *(f for f in files if f in _SIDE_FILES and f != "config.json")]
@@ -79,7 +79,7 @@ def _choices(files: list[str]) -> str:
 def _list_files(repo: str) -> tuple[list[str], Path | None]:
     """Files of a repository; from the cache, with the snapshot's folder, when the hub cannot be reached."""
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
         return HfApi().list_repo_files(repo), None
@@ -89,7 +89,7 @@ def _list_files(repo: str) -> tuple[list[str], Path | None]:
         ) from error
     except RepositoryNotFoundError as error:
         raise ModelError(f"no repository {repo!r} on the hub (a private one needs `hf auth login`)") from error
-    except (HfHubHTTPError, OSError, RuntimeError) as error:
+    except Exception as error:  # the client's own errors, and those of a transport that changed between its versions
         try:
             root = Path(snapshot_download(repo, local_files_only=True))
         except (LocalEntryNotFoundError, OSError):
@@ -109,7 +109,7 @@ def _fetch(repo: str, files: list[str], progress: bool) -> Path:
         disable_progress_bars()
     try:
         return Path(snapshot_download(repo, allow_patterns=files))
-    except Exception as error:  # the client raises its own, the transport's and the system's
+    except Exception as error:  # as above, and the system's for a full disk
         raise ModelError(f"downloading {repo} failed: {_first_line(error)}; try again, or give a local path") from error
     finally:
         if quiet:
