@@ -173,10 +173,10 @@ def fake_hub(monkeypatch, tmp_path):
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
 
-    def list_repo_files(self, repo):
+    def model_info(self, repo, timeout):
         if not state.online:
             raise RuntimeError("no route to host")
-        return state.files
+        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=f) for f in state.files])
 
     def snapshot_download(repo, allow_patterns=None, local_files_only=False):
         if local_files_only and not state.cached:
@@ -184,7 +184,7 @@ def fake_hub(monkeypatch, tmp_path):
         state.fetched += allow_patterns or []
         return str(snapshot)
 
-    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", list_repo_files)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     state.snapshot = snapshot
     return state

@@ -23,6 +23,7 @@ _SIDE_FILES = (
 )
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _PREFERRED = "Q4_K_M"
+_TIMEOUT = 10.0  # seconds
 
 
 def download(name: str, progress: bool = True) -> Path:
@@ -82,7 +83,9 @@ def _list_files(repo: str) -> tuple[list[str], Path | None]:
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        return HfApi().list_repo_files(repo), None
+        # Listing the files by their own call would retry for half a minute when there is no network.
+        siblings = HfApi().model_info(repo, timeout=_TIMEOUT).siblings or []
+        return [s.rfilename for s in siblings], None
     except GatedRepoError as error:
         raise ModelError(
             f"{repo} asks for a licence: accept it on the hub, then log in with `hf auth login`"
