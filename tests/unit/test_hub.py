@@ -73,6 +73,9 @@ def test_missing_names_get_advice(folder):
     refused("./nowhere/model.gguf", "no model")
     refused("models/nowhere.gguf", "no model")
     refused("org/repo/../x.gguf", "neither a path")
+    refused("a" * 5000, "no model")
+    refused("a\0b", "no model")
+    refused("~nobody-here/x", "no model")
     (folder / "my-model.gguf").write_bytes(CONTENT)
     refused("my-modle", "did you mean 'my-model'?")
 

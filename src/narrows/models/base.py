@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -128,7 +127,7 @@ class Config:
 
     def integer(self, field: str, low: int, high: int, default: int | None = None) -> int:
         value = self._required(field, default)
-        if not isinstance(value, Integral) or isinstance(value, bool | np.bool_):
+        if not isinstance(value, int | np.integer) or isinstance(value, bool):
             raise self.error(field, "must be an integer")
         if not low <= int(value) <= high:
             raise self.error(field, f"must be between {low} and {high}")
@@ -136,7 +135,7 @@ class Config:
 
     def number(self, field: str, low: float, high: float, default: float | None = None) -> float:
         value = self._required(field, default)
-        if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
+        if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):
             raise self.error(field, "must be a number")
         if not low <= value <= high:  # true for NaN, and no conversion of a huge integer
             raise self.error(field, f"must be between {low:g} and {high:g}")

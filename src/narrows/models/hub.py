@@ -71,9 +71,9 @@ def resolve(name: str | os.PathLike[str], progress: bool = True) -> Path:
     Face repository: ``org/repo``, ``org/repo:Q4_K_M`` or ``org/repo/file.gguf``. Raises ModelError saying what to do.
     """
     text = os.fspath(name)
-    path = Path(text).expanduser()
-    if text and path.exists():
-        return _local(path)
+    path = os.path.expanduser(text)
+    if text and _exists(path):
+        return _local(Path(path))
     if text in SHORT_NAMES:
         return _short(text, SHORT_NAMES[text], progress)
     if "/" in text:
@@ -83,7 +83,7 @@ def resolve(name: str | os.PathLike[str], progress: bool = True) -> Path:
             return download(text, progress)
     elif text:
         for kept in (models_dir() / text, models_dir() / f"{text}.gguf"):
-            if kept.exists():
+            if _exists(kept):
                 return _local(kept)
     raise ModelError(f"no model {text!r}: {_advice(text)}")
 
@@ -93,6 +93,13 @@ def list_models() -> list[LocalModel]:
     folder = models_dir()
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     return [_describe(p) for p in found if p.suffix == ".gguf" or (p / "config.json").is_file()]
+
+
+def _exists(path: str | Path) -> bool:
+    try:
+        return os.path.exists(path)
+    except ValueError:  # a null byte
+        return False
 
 
 def _describe(path: Path) -> LocalModel:

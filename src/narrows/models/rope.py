@@ -27,14 +27,14 @@ def read_rope(
     `theta` is the family's default base. Raises ModelError for a scaling that is not known, or that is malformed.
     """
     if config.is_gguf:
-        rotated = config.integer("rope.dimension_count", 2, head_dim, head_dim)
-        if rotated != head_dim:
-            raise config.error("rope.dimension_count", f"rotating part of a head (of {head_dim}) is not supported")
-        return _gguf_rope(config, head_dim, max_context, theta)
-    if config.number("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0:
-        raise config.error("partial_rotary_factor", "rotating part of a head is not supported")
+        if config.integer("rope.dimension_count", 1, 1 << 16, head_dim) != head_dim:
+            raise config.error("rope.dimension_count", f"heads (of {head_dim}) that rotate in part are not supported")
+        return _divided(config, _scaled(config, head_dim, max_context, theta))
     params = _hf_section(config, layer_type)
-    return _scaled(params, head_dim, max_context, params.number("rope_theta", 1.0, 1e12, theta))
+    for section in (config, params):
+        if section.number("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0:
+            raise section.error("partial_rotary_factor", "heads that rotate in part are not supported")
+    return _scaled(params, head_dim, max_context, theta)
 
 
 def plain_rope(theta: float, head_dim: int) -> RopeSpec:
@@ -59,23 +59,23 @@ def _hf_section(config: Config, layer_type: str | None) -> Config:
     return config.nested(key, values)
 
 
-def _gguf_rope(config: Config, head_dim: int, max_context: int, theta: float) -> RopeSpec:
-    base = config.number("rope_theta", 1.0, 1e12, theta)
+def _divided(config: Config, rope: RopeSpec) -> RopeSpec:
+    """The frequencies over those of the divisors' tensor, where the file has one."""
     if ROPE_FREQS not in config.ckpt.tensors:
-        return _scaled(config, head_dim, max_context, base)
-    divisors = config.ckpt.raw(ROPE_FREQS)
-    if divisors.nbytes != 4 * (head_dim // 2):
+        return rope
+    raw, count = config.ckpt.raw(ROPE_FREQS), len(rope.inv_freq)
+    if raw.nbytes != 4 * count:
         raise ModelError(
-            f"tensor {ROPE_FREQS!r} of {config.ckpt.path} has {divisors.nbytes} bytes; "
-            f"{head_dim // 2} float32 values are needed"
+            f"tensor {ROPE_FREQS!r} of {config.ckpt.path} has {raw.nbytes} bytes; {count} float32 values are needed"
         )
-    divisors = np.frombuffer(divisors.tobytes(), "<f4").astype(np.float64)
-    if not (np.isfinite(divisors) & (divisors > 0)).all():
-        raise ModelError(f"tensor {ROPE_FREQS!r} of {config.ckpt.path} must hold positive finite values")
-    return _spec(_plain(base, head_dim) / divisors)
+    divisors = np.frombuffer(raw.tobytes(), "<f4").astype(np.float64)
+    if not ((divisors >= 1e-6) & (divisors <= 1e6)).all():
+        raise ModelError(f"tensor {ROPE_FREQS!r} of {config.ckpt.path} must hold values between 1e-6 and 1e6")
+    return _spec(np.array(rope.inv_freq) / divisors, rope.scale)
 
 
-def _scaled(config: Config, head_dim: int, max_context: int, base: float) -> RopeSpec:
+def _scaled(config: Config, head_dim: int, max_context: int, theta: float) -> RopeSpec:
+    base = config.number("rope_theta", 1.0, 1e12, theta)
     freq = _plain(base, head_dim)
     # A GGUF file that gives a factor without a type means linear.
     implied = "linear" if config.is_gguf and config.raw("rope_factor") is not None else "default"
