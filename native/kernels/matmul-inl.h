@@ -126,89 +126,112 @@ inline void gemv(const Matrix& w, const Activations& x, int tile0, int tile1, fl
   }
 }
 
-// A stretch of one tile, decoded once for many rows.
+// A stretch of up to two tiles, decoded once for many rows.
 struct Stretch {
-  alignas(64) uint8_t codes[kStretch * 512];  // [unit][quad][64]
-  float scale[kStretch * 2 * kLanes];         // [group within the stretch, per (half) unit][lane]
-  float minimum[kStretch * 2 * kLanes];
+  alignas(64) uint8_t codes[kPair][kStretch * 512];  // [tile][unit][quad][64]
+  float scale[kPair][kStretch * 2 * kLanes];         // [tile][group within the stretch, per (half) unit][lane]
+  float minimum[kPair][kStretch * 2 * kLanes];
 };
 
 template <int BITS, bool HALF, bool MIN>
-inline void decode(const uint8_t* tile, const Layout& at, const Format& f, int u0, int u1, Stretch& out) {
+inline void decode(const uint8_t* tile, const Layout& at, const Format& f, int u0, int u1, int w, Stretch& out) {
   constexpr int H = HALF ? 2 : 1;
   each_unit<BITS>(tile, at, f, u0, u1, [&](int u, int v, Scales s, const uint8_t* codes) {
     B q[8];
     unpack<BITS>(codes, q);
-    for (int j = 0; j < 8; j++) store(out.codes + (u - u0) * 512 + 64 * j, q[j]);
+    for (int j = 0; j < 8; j++) store(out.codes[w] + (u - u0) * 512 + 64 * j, q[j]);
     for (int h = 0; h < H; h++) {
       int g = s.group(v, h), i = ((u - u0) * H + h) * kLanes;
-      store(out.scale + i, s.scale(g));
-      if constexpr (MIN) store(out.minimum + i, s.minimum(g));
+      store(out.scale[w] + i, s.scale(g));
+      if constexpr (MIN) store(out.minimum[w] + i, s.minimum(g));
     }
   });
 }
 
-// R rows of a block against a stretch. q, xs and c point at row 0 of these R rows in the stretch's first unit; n rows a unit.
-template <int R, int BITS, bool HALF, bool MIN>
-inline void rows_by(const Stretch& w, int units, const int8_t* q, const float* xs, const Correction* c, int n, float* acc) {
-  F a[R];
-  for (int r = 0; r < R; r++) a[r] = load(acc + r * kLanes);
+// What a block of rows needs besides the weights. q, xs and c point at its first row in the stretch's first unit, n rows to a unit;
+// acc [tile][row][16] lie `apart` floats from tile to tile; `ahead` is where the next stretch lies, to be fetched meanwhile.
+struct Block {
+  const int8_t* q;
+  const float* xs;
+  const Correction* c;
+  int n;
+  float* acc;
+  size_t apart;
+  const uint8_t* ahead;
+
+  Block from(int row) const { return {q + row * kUnit, xs + row, c + row, n, acc + row * kLanes, apart, row ? nullptr : ahead}; }
+};
+
+// R rows against W tiles: a broadcast of x serves W tiles, a vector of codes R rows.
+template <int R, int W, int BITS, bool HALF, bool MIN>
+inline void rows_by(const Stretch& w, int units, Block b) {
+  F a[R][W];
+  for (int r = 0; r < R; r++)
+    for (int i = 0; i < W; i++) a[r][i] = load(b.acc + i * b.apart + r * kLanes);
   constexpr int H = HALF ? 2 : 1;
-  for (int u = 0; u < units; u++, q += n * kUnit, xs += n) {
-    for (int h = 0; h < H; h++, c += n) {
-      I d[R];
-      for (int r = 0; r < R; r++) d[r] = MIN ? zero_i() : set1(c[r].start);
-      const uint8_t* codes = w.codes + u * 512 + h * 256;
+  for (int u = 0; u < units; u++, b.q += b.n * kUnit, b.xs += b.n) {
+    if (b.ahead)
+      for (int i = 0; i < W * (BITS + 1); i++, b.ahead += 64) prefetch(b.ahead);
+    for (int h = 0; h < H; h++, b.c += b.n) {
+      I d[R][W];
+      for (int r = 0; r < R; r++)
+        for (int i = 0; i < W; i++) d[r][i] = MIN ? zero_i() : set1(b.c[r].start);
 #pragma GCC unroll 8
       for (int j = 0; j < 8 / H; j++) {
-        B wj = load_b(codes + 64 * j);
-        for (int r = 0; r < R; r++) d[r] = dot<BITS>(d[r], wj, q + r * kUnit + h * 16 + 4 * j);
+        B codes[W];
+        for (int i = 0; i < W; i++) codes[i] = load_b(w.codes[i] + u * 512 + h * 256 + 64 * j);
+        for (int r = 0; r < R; r++)
+          for (int i = 0; i < W; i++) d[r][i] = dot<BITS>(d[r][i], codes[i], b.q + r * kUnit + h * 16 + 4 * j);
       }
-      F s = load(w.scale + (u * H + h) * kLanes);
-      for (int r = 0; r < R; r++) a[r] = fma(s * set1(xs[r]), to_f(d[r]), a[r]);
-      if constexpr (MIN) {
-        F m = load(w.minimum + (u * H + h) * kLanes);
-        for (int r = 0; r < R; r++) a[r] = fma(m, set1(c[r].sum), a[r]);
+      for (int i = 0; i < W; i++) {
+        F s = load(w.scale[i] + (u * H + h) * kLanes);
+        for (int r = 0; r < R; r++) a[r][i] = fma(s * set1(b.xs[r]), to_f(d[r][i]), a[r][i]);
+        if constexpr (MIN) {
+          F m = load(w.minimum[i] + (u * H + h) * kLanes);
+          for (int r = 0; r < R; r++) a[r][i] = fma(m, set1(b.c[r].sum), a[r][i]);
+        }
       }
     }
   }
-  for (int r = 0; r < R; r++) store(acc + r * kLanes, a[r]);
+  for (int r = 0; r < R; r++)
+    for (int i = 0; i < W; i++) store(b.acc + i * b.apart + r * kLanes, a[r][i]);
 }
 
 #ifdef NARROWS_TILES
 #include "kernels/tiles-inl.h"
 #else
-// A block of n <= 16 rows against a stretch; acc [n][16].
-template <int BITS, bool HALF, bool MIN>
-inline void block(const Stretch& w, int units, const int8_t* q, const float* xs, const Correction* c, int n, float* acc) {
+template <int W, int BITS, bool HALF, bool MIN>
+inline void block(const Stretch& w, int units, const Block& b) {
   int r = 0;
-  for (; r + 8 <= n; r += 8) rows_by<8, BITS, HALF, MIN>(w, units, q + r * kUnit, xs + r, c + r, n, acc + r * kLanes);
-  for (; r + 4 <= n; r += 4) rows_by<4, BITS, HALF, MIN>(w, units, q + r * kUnit, xs + r, c + r, n, acc + r * kLanes);
-  for (; r + 2 <= n; r += 2) rows_by<2, BITS, HALF, MIN>(w, units, q + r * kUnit, xs + r, c + r, n, acc + r * kLanes);
-  for (; r < n; r++) rows_by<1, BITS, HALF, MIN>(w, units, q + r * kUnit, xs + r, c + r, n, acc + r * kLanes);
+  for (; r + 4 <= b.n; r += 4) rows_by<4, W, BITS, HALF, MIN>(w, units, b.from(r));
+  for (; r + 2 <= b.n; r += 2) rows_by<2, W, BITS, HALF, MIN>(w, units, b.from(r));
+  for (; r < b.n; r++) rows_by<1, W, BITS, HALF, MIN>(w, units, b.from(r));
 }
 #endif
 
-template <int BITS, bool HALF, bool MIN>
-inline void gemm(const Matrix& w, const Activations& x, int tile0, int tile1, float* y, size_t ldy, const Correction* c,
+// All rows against W tiles from `tile` on.
+template <int W, int BITS, bool HALF, bool MIN>
+inline void gemm(const Matrix& w, const Layout& at, const Activations& x, int tile, float* y, size_t ldy, const Correction* c,
                  Stretch& stretch, float* acc) {
-  Layout at(w.format, w.cols);
-  int units = x.num_units();
-  constexpr int H = HALF ? 2 : 1;
-  for (int tile = tile0; tile < tile1; tile++) {
-    for (int i = 0; i < x.rows; i++) store(acc + i * kLanes, zero_f());
-    for (int u0 = 0; u0 < units; u0 += kStretch) {
-      int u1 = u0 + kStretch < units ? u0 + kStretch : units;
-      decode<BITS, HALF, MIN>(w.data + tile * at.tile_bytes, at, w.format, u0, u1, stretch);
-      for (int b = 0; b < x.num_blocks(); b++) {
-        int n = x.block_rows(b);
-        size_t first = size_t(b) * kRows * units + size_t(u0) * n;  // (row, unit) pairs before this stretch of the block
-        block<BITS, HALF, MIN>(stretch, u1 - u0, x.q + first * kUnit, x.scale + first, c + first * H, n,
-                               acc + b * kRows * kLanes);
-      }
+  int units = at.num_units;
+  size_t apart = size_t(x.rows) * kLanes;
+  const uint8_t* base = w.data + tile * at.tile_bytes;
+  for (size_t i = 0; i < W * apart; i += kLanes) store(acc + i, zero_f());
+  for (int u0 = 0; u0 < units; u0 += kStretch) {
+    int u1 = u0 + kStretch < units ? u0 + kStretch : units;
+    for (int i = 0; i < W; i++) decode<BITS, HALF, MIN>(base + i * at.tile_bytes, at, w.format, u0, u1, i, stretch);
+    for (int b = 0; b < x.num_blocks(); b++) {
+      int n = x.block_rows(b);
+      size_t first = size_t(b) * kRows * units + size_t(u0) * n;  // (row, unit) pairs before this stretch of the block
+      const uint8_t* ahead = b ? nullptr : u1 < units ? base + at.unit(u1) : base + W * at.tile_bytes;
+      block<W, BITS, HALF, MIN>(
+          stretch, u1 - u0,
+          {x.q + first * kUnit, x.scale + first, c + first * (HALF ? 2 : 1), n, acc + size_t(b) * kRows * kLanes, apart, ahead});
     }
-    int lanes = w.rows - tile * kLanes < kLanes ? w.rows - tile * kLanes : kLanes;
-    for (int i = 0; i < x.rows; i++) store_part(y + i * ldy + tile * kLanes, load(acc + i * kLanes), lanes);
+  }
+  for (int i = 0; i < W; i++) {
+    int row = (tile + i) * kLanes, lanes = w.rows - row < kLanes ? w.rows - row : kLanes;
+    for (int t = 0; t < x.rows; t++) store_part(y + t * ldy + row, load(acc + i * apart + t * kLanes), lanes);
   }
 }
 
@@ -216,12 +239,13 @@ template <int BITS, bool HALF, bool MIN>
 inline void matmul_int(const Matrix& w, const Activations& x, int tile0, int tile1, float* y, size_t ldy, void* scratch) {
   auto* stretch = (Stretch*)scratch;
   auto* acc = (float*)(stretch + 1);
-  auto* c = (Correction*)(acc + size_t(x.rows) * kLanes);
+  auto* c = (Correction*)(acc + size_t(x.rows) * kPair * kLanes);
   corrections<HALF>(w.format, x, c);
-  if (x.rows == 1)
-    gemv<BITS, HALF, MIN>(w, x, tile0, tile1, y, c);
-  else
-    gemm<BITS, HALF, MIN>(w, x, tile0, tile1, y, ldy, c, *stretch, acc);
+  if (x.rows == 1) return gemv<BITS, HALF, MIN>(w, x, tile0, tile1, y, c);
+  const Layout at(w.format, w.cols);
+  int tile = tile0;
+  for (; tile + kPair <= tile1; tile += kPair) gemm<kPair, BITS, HALF, MIN>(w, at, x, tile, y, ldy, c, *stretch, acc);
+  for (; tile < tile1; tile++) gemm<1, BITS, HALF, MIN>(w, at, x, tile, y, ldy, c, *stretch, acc);
 }
 
 template <int BITS>

@@ -70,10 +70,11 @@ struct OpTable {
   uint64_t (*sum_bytes)(const uint8_t* p, size_t n);  // reads n bytes as fast as it can
 };
 
-// Bytes of scratch a matmul needs: a decoded stretch of one tile, an accumulator per row, a correction per row and half unit.
-constexpr int kStretch = 32;  // units decoded at a time
+// Bytes of scratch a matmul needs: a decoded stretch of two tiles; by row, an accumulator a tile and a correction a half unit.
+constexpr int kStretch = 16;  // units decoded at a time: 16 KiB of codes, half of a small L1
+constexpr int kPair = 2;      // tiles that share the activations
 NARROWS_INLINE size_t matmul_scratch(int rows, int cols) {
-  return size_t(kStretch) * (512 + 4 * 64) + size_t(rows) * (64 + size_t(cols + kUnit) / kUnit * 8) + 256;
+  return size_t(kPair) * kStretch * (512 + 4 * 64) + size_t(rows) * (kPair * 64 + size_t(cols + kUnit) / kUnit * 8) + 256;
 }
 // Bytes of scratch for attention: scores of the queries in hand, one page widened to floats.
 NARROWS_INLINE size_t attention_scratch(int head_dim) { return size_t(8) * kPage * 4 + size_t(kPage) * head_dim * 8 + 256; }
