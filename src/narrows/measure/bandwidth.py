@@ -11,7 +11,7 @@ from typing import Any
 from narrows.measure.provenance import cpu_model, num_cpus
 from narrows.measure.samples import Samples
 
-QUICK_BYTES = 512 << 20  # well over most last-level caches, yet read in a fraction of a second
+QUICK_BYTES = 256 << 20  # over most last-level caches, yet written and read in a fraction of a second
 FULL_BYTES = 2 << 30
 
 

@@ -86,7 +86,7 @@ def decode(
 ) -> Iterator[dict[str, Any]]:
     """One row for each context length and batch size: `repeats` runs of `steps` greedy tokens from that context.
 
-    `bandwidth` is in GB/s. Rows carry tokens/s of the whole batch, seconds per step, bytes per token, share of the bound.
+    `bandwidth` is in GB/s. Rows carry tokens/s of the whole batch, seconds per step, bytes per token, bound share.
     """
     filled = 0
     for context in sorted(set(contexts)):

@@ -1,0 +1,166 @@
+"""``narrows bench``: measurements as a table, as JSON, or as a result file with its provenance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="Measure this machine, and how close a model comes to it.", no_args_is_help=True)
+
+Model = Annotated[str, typer.Argument(help="A short name, a .gguf file, a model directory, or a Hugging Face id.")]
+Weights = Annotated[str, typer.Option(help="Weight format; auto keeps the file's own.")]
+ThreadList = Annotated[
+    str | None, typer.Option("--threads", "-t", help="Thread counts, e.g. 1,2 (default: all cores).")
+]
+Repeats = Annotated[int, typer.Option(min=1, help="Timed runs; the median and the range are shown.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Out = Annotated[Path | None, typer.Option(help="Also write the result, as JSON, to this file.")]
+
+
+@app.command(epilog="Example: narrows bench bandwidth --threads 1,2")
+def bandwidth(
+    threads: ThreadList = None,
+    megabytes: Annotated[
+        int, typer.Option(min=64, max=1 << 20, help="Size of the buffer that is read, in MiB.")
+    ] = 2048,
+    repeats: Repeats = 5,
+    as_json: Json = False,
+    out: Out = None,
+) -> None:
+    """Read bandwidth of the memory by number of threads: what bounds decoding."""
+    from narrows.measure.bandwidth import measure
+    from narrows.measure.provenance import num_cpus
+
+    counts = numbers(threads, "--threads", at_least=1) if threads else range(1, num_cpus() + 1)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for count in counts:
+            samples = measure(count, num_bytes=megabytes << 20, repeats=repeats)
+            yield {"threads": count, "gigabytes_per_second": samples.json()}
+
+    _report("bandwidth", rows(), as_json, out)
+
+
+@app.command(epilog="Example: narrows bench decode smollm2 --context 0,4096 --batch 1,8,16")
+def decode(
+    model: Model,
+    context: Annotated[str, typer.Option(help="Tokens already read, e.g. 0,4096.")] = "0",
+    batch: Annotated[str, typer.Option(help="Requests that decode together, e.g. 1,8,16.")] = "1",
+    steps: Annotated[int, typer.Option(min=1, max=4096, help="Tokens each request decodes in a run.")] = 16,
+    threads: ThreadList = None,
+    weights: Weights = "auto",
+    repeats: Repeats = 5,
+    as_json: Json = False,
+    out: Out = None,
+) -> None:
+    """Tokens per second by context length and batch size."""
+    contexts, batches = numbers(context, "--context", at_least=0), numbers(batch, "--batch", at_least=1)
+    from narrows import _native
+    from narrows.measure import decode as bench
+
+    def measured(opened: Any, bandwidth: float) -> Iterator[dict[str, Any]]:
+        return bench.decode(
+            opened,
+            contexts=contexts,
+            batches=batches,
+            argmax=_native.argmax,
+            bandwidth=bandwidth,
+            steps=steps,
+            repeats=repeats,
+        )
+
+    _bench_model("decode", model, measured, max(batches), max(contexts) + steps, threads, weights, as_json, out)
+
+
+@app.command(epilog="Example: narrows bench prefill smollm2 --tokens 512")
+def prefill(
+    model: Model,
+    tokens: Annotated[str, typer.Option(help="Prompt lengths, e.g. 128,512.")] = "512",
+    threads: ThreadList = None,
+    weights: Weights = "auto",
+    repeats: Repeats = 3,
+    as_json: Json = False,
+    out: Out = None,
+) -> None:
+    """Tokens per second at which a prompt is read."""
+    counts = numbers(tokens, "--tokens", at_least=1)
+    from narrows.measure import decode as bench
+
+    def measured(opened: Any, bandwidth: float) -> Iterator[dict[str, Any]]:
+        return bench.prefill(opened, tokens=counts, bandwidth=bandwidth, repeats=repeats)
+
+    _bench_model("prefill", model, measured, 1, max(counts), threads, weights, as_json, out)
+
+
+def _bench_model(
+    kind: str,
+    model: str,
+    measured: Any,
+    max_batch: int,
+    max_context: int,
+    threads: str | None,
+    weights: str,
+    as_json: bool,
+    out: Path | None,
+) -> None:
+    raise NotImplementedError
+
+
+def numbers(text: str, option: str, *, at_least: int) -> list[int]:
+    """Parses "1,8,16". Raises ValueError naming the option."""
+    try:
+        values = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{option} is {text!r}; it must be whole numbers separated by commas, e.g. 1,8") from None
+    if min(values) < at_least:
+        raise ValueError(f"{option} holds {min(values)}; the smallest allowed is {at_least}")
+    return values
+
+
+def _report(
+    kind: str,
+    rows: Iterable[dict[str, Any]],
+    as_json: bool,
+    out: Path | None,
+    *,
+    model: Path | None = None,
+    settings: dict[str, Any] | None = None,
+) -> None:
+    from narrows.measure.provenance import provenance
+
+    rows = list(rows)
+    result = {"kind": kind, "rows": rows, **(settings or {}), "provenance": provenance(model=model)}
+    text = json.dumps(result, indent=2, allow_nan=False)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text + "\n")
+    if as_json:
+        typer.echo(text)
+    else:
+        _print_table(kind, rows)
+
+
+def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    for name in rows[0]:
+        table.add_column(name.replace("_", " "), justify="right")
+    for row in rows:
+        table.add_row(*(_cell(name, value) for name, value in row.items()))
+    Console().print(table)
+
+
+def _cell(name: str, value: Any) -> str:
+    if isinstance(value, dict):
+        return "{median:.4g} ({min:.4g}..{max:.4g})".format(**value)
+    if name.endswith("_share"):
+        return f"{value:.0%}"
+    if "bytes" in name:
+        return f"{value / 1e6:,.3f} MB"
+    return str(value)
