@@ -1,0 +1,47 @@
+"""From a plan to one native call: all index arithmetic of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+
+from .types import TARGET, ForwardBatch, Request
+
+
+def build(items: Sequence[tuple[Request, int]]) -> ForwardBatch:
+    """The batch in which each request reads its next n tokens, drafted ones included; its pages must be there.
+
+    Logits are asked for where something follows from them: the rows of a draft and of the last token of a request that
+    catches up; every row of a prompt whose log-probabilities are wanted.
+    """
+    counts = np.fromiter((n for _, n in items), np.int32, len(items))
+    cu_seqlens = np.zeros(len(items) + 1, np.int32)
+    np.cumsum(counts, out=cu_seqlens[1:])
+    starts = np.fromiter((r.cursors[TARGET].num_read for r, _ in items), np.int32, len(items))
+    tokens = np.fromiter(chain.from_iterable(_next(r, n) for r, n in items), np.int32, cu_seqlens[-1])
+    positions = np.arange(cu_seqlens[-1], dtype=np.int32) + np.repeat(starts - cu_seqlens[:-1], counts)
+    held = [r.cursors[TARGET].pages for r, _ in items]
+    page_table = np.zeros((len(items), max(map(len, held))), np.int32)
+    for row, pages in zip(page_table, held, strict=True):
+        row[: len(pages)] = pages
+    ends = cu_seqlens[1:]
+    wanted = [np.arange(end - num_logits(r, n), end, dtype=np.int32) for end, (r, n) in zip(ends, items, strict=True)]
+    return ForwardBatch(tokens, positions, cu_seqlens, starts + counts, page_table, np.concatenate(wanted))
+
+
+def num_logits(request: Request, n: int) -> int:
+    """How many of the last rows of its next n tokens give logits."""
+    num_read = request.cursors[TARGET].num_read
+    if request.params.prompt_logprobs is not None and num_read < request.num_prompt:
+        return n
+    drafted = len(request.draft.tokens) if request.draft else 0
+    return drafted + 1 if num_read + n == len(request.tokens) + drafted else 0
+
+
+def _next(request: Request, n: int) -> Sequence[int]:
+    start = request.cursors[TARGET].num_read
+    tokens = request.tokens[start : start + n]
+    missing = n - len(tokens)
+    return [*tokens, *request.draft.tokens[:missing].tolist()] if missing and request.draft else tokens

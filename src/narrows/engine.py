@@ -1,0 +1,277 @@
+"""The step loop: plan, place, build, forward, verify, commit.
+
+Parts decide; the engine alone changes requests and the pool. It knows bases and no concrete part, and has no modes:
+every request is a cursor that catches up with its tokens. Keep it readable in one sitting.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Protocol
+
+from .batch import build, num_logits
+from .kv.pool import KvPool
+from .ledger import Ledger, RequestMetrics
+from .sampling import CounterRng, SamplingParams, adjust, adjusts, fresh_seed, token_logprobs
+from .schedulers.base import Scheduler, prefix_limit
+from .types import F32, TARGET, Cursor, ForwardBatch, ForwardOutput, Request, Status, StepPlan, TokenLogprobs, Verdict
+from .verifiers.base import Verifier
+
+
+class RequestError(ValueError):
+    """A request that cannot be served; the message says what is wrong with it."""
+
+
+class ContextLengthError(RequestError):
+    """A prompt that leaves no room for an answer."""
+
+    def __init__(self, num_tokens: int, limit: int) -> None:
+        super().__init__(
+            f"the prompt has {num_tokens} tokens; the context is {limit} tokens, at least one of them for the answer. "
+            f"Shorten the prompt by {num_tokens - limit + 1} tokens or load the model with a larger max_model_len"
+        )
+        self.num_tokens = num_tokens
+        self.limit = limit
+
+
+class Model(Protocol):
+    def forward(self, batch: ForwardBatch) -> ForwardOutput: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step brought one request: new tokens, and why it ended if it did."""
+
+    request: Request
+    tokens: list[int]
+    finish_reason: str | None = None  # "stop" | "length"
+    logprobs: list[TokenLogprobs] | None = None  # of `tokens`
+    prompt_logprobs: list[TokenLogprobs] | None = None  # of the next prompt tokens, the first prompt token having none
+
+
+class Engine:
+    """One model and the requests it serves. Not thread-safe: one caller steps it."""
+
+    def __init__(
+        self,
+        model: Model,
+        pool: KvPool,
+        scheduler: Scheduler,
+        verifier: Verifier,
+        *,
+        vocab_size: int,
+        max_model_len: int,
+        eos_ids: frozenset[int] = frozenset(),
+        bos_id: int | None = None,
+    ) -> None:
+        if pool.pages_for(max_model_len) > pool.num_pages:
+            raise ValueError(
+                f"max_model_len is {max_model_len} tokens but the KV cache holds {pool.num_pages * pool.page_size}: "
+                "lower the one or raise the other"
+            )
+        self.model, self.pool, self.scheduler, self.verifier = model, pool, scheduler, verifier
+        self.vocab_size, self.max_model_len = vocab_size, max_model_len
+        self.eos_ids, self.bos_id = eos_ids, bos_id
+        self.requests: dict[str, Request] = {}  # those not finished, by id
+        self.waiting: list[Request] = []  # both in order of arrival, and all of running before all of waiting
+        self.running: list[Request] = []
+        self.ledger = Ledger()
+        self._ids = count()
+
+    def add(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        id: str | None = None,
+        seed: int | None = None,
+        salt: str = "",
+    ) -> Request:
+        """Queues one sequence; `seed` overrides that of params, `salt` keeps its cached prefix to itself.
+
+        Raises RequestError (ContextLengthError when the prompt does not fit) or ParamError.
+        """
+        tokens = [int(t) for t in prompt]
+        if not tokens:
+            if self.bos_id is None:
+                raise RequestError("the prompt is empty, and this model has no token that begins a text")
+            tokens = [self.bos_id]
+        bad = next((t for t in tokens if not 0 <= t < self.vocab_size), None)
+        if bad is not None:
+            raise RequestError(f"the prompt holds token {bad}, but the vocabulary ends at {self.vocab_size - 1}")
+        if len(tokens) >= self.max_model_len:
+            raise ContextLengthError(len(tokens), self.max_model_len)
+        params.check_vocabulary(self.vocab_size)
+        id = f"request-{next(self._ids)}" if id is None else id
+        if id in self.requests:
+            raise RequestError(f"there is already a request {id!r}")
+        if seed is None:
+            seed = fresh_seed() if params.seed is None else params.seed
+        request = Request(id, tokens, len(tokens), params, seed, time.monotonic(), salt)
+        request.state["metrics"] = RequestMetrics(request.arrival, request.num_prompt)
+        self.requests[id] = request
+        self.waiting.append(request)
+        return request
+
+    def abort(self, id: str, reason: str = "abort") -> bool:
+        """Ends a request now and frees its pages; false when there is none of that id."""
+        request = self.requests.get(id)
+        if request is None:
+            return False
+        self._finish(request, reason)
+        return True
+
+    def step(self) -> list[StepResult]:
+        """Advances what the scheduler chose. When the model raises, so does this, having aborted the step's requests."""
+        if not self.requests:
+            return []
+        began = time.perf_counter()
+        plan = self.scheduler.plan(self.waiting, self.running, self.pool)
+        if not plan.items and not plan.preempted:
+            raise RuntimeError("the scheduler left every request where it is")
+        self._place(plan)
+        if not plan.items:
+            return []
+        try:
+            out = self.model.forward(build(plan.items))
+            verified = self._verify(plan, out.logits)
+        except BaseException:
+            for request, _ in plan.items:
+                self._finish(request, "abort")
+            raise
+        results = self._commit(plan, out, verified)
+        self.ledger.step_seconds += time.perf_counter() - began
+        return results
+
+    def _place(self, plan: StepPlan) -> None:
+        """Gives every request of the plan the pages it is about to write, and those it can share."""
+        for request in plan.preempted:  # latest first, so the earliest ends up in front
+            self.pool.free(request.cursors[TARGET].pages)
+            request.cursors[TARGET] = Cursor()
+            request.draft = None
+            request.status = Status.WAITING
+            request.num_preemptions += 1
+            self.ledger.num_preemptions += 1
+            self.running.remove(request)
+            self.waiting.insert(0, request)
+        for request, _ in plan.items:  # shared before anything is written: writing may evict what was found
+            if request.status is Status.WAITING:
+                pages = self.pool.share(self.pool.lookup(request, prefix_limit(request)))
+                request.cursors[TARGET] = Cursor(len(pages) * self.pool.page_size, pages)
+                if not request.num_preemptions:
+                    request.num_cached = request.cursors[TARGET].num_read
+                    self.ledger.num_cached += request.num_cached
+                request.status = Status.RUNNING
+                self.waiting.remove(request)
+                self.running.append(request)
+        for request, n in plan.items:
+            cursor = request.cursors[TARGET]
+            cursor.pages += self.pool.alloc(max(0, self.pool.pages_for(cursor.num_read + n) - len(cursor.pages)))
+
+    def _verify(self, plan: StepPlan, logits: F32) -> list[tuple[Verdict | None, list[TokenLogprobs] | None]]:
+        """logits [R, V] -> for each item: a verdict if it caught up, the prompt's log-probabilities if it wants them."""
+        verified: list[tuple[Verdict | None, list[TokenLogprobs] | None]] = []
+        row = 0
+        for request, n in plan.items:
+            rows = logits[row : row + num_logits(request, n)]
+            row += len(rows)
+            behind = len(request.tokens) - request.cursors[TARGET].num_read - n  # 0 or, with a draft, less
+            verified.append((self._verdict(request, rows) if behind <= 0 else None, self._prompt(request, n, rows)))
+        return verified
+
+    def _verdict(self, request: Request, rows: F32) -> Verdict:
+        params, draft = request.params, request.draft
+        drafted = draft.tokens.tolist() if draft else []
+        raw = adjusted = rows[-1 - len(drafted) :]
+        if adjusts(params, len(request.tokens) - request.num_prompt):
+            known = request.tokens + drafted
+            adjusted = adjust(raw, known, request.num_prompt, params, self._end_ids(request))
+        verdict = self.verifier.verify(adjusted, draft, params, CounterRng(request.seed, len(request.tokens)))
+        if params.logprobs is not None:
+            chosen = verdict.tokens
+            verdict = replace(verdict, logprobs=token_logprobs(raw[: len(chosen)], chosen, params.logprobs))
+        return verdict
+
+    def _prompt(self, request: Request, n: int, rows: F32) -> list[TokenLogprobs] | None:
+        start, k = request.cursors[TARGET].num_read, request.params.prompt_logprobs
+        first = max(start, request.state.get("prompt_logprobs", 0))  # a preempted prompt is read, not reported, again
+        last = min(start + n, request.num_prompt - 1)
+        if k is None or first >= last:
+            return None
+        return token_logprobs(rows[first - start : last - start], request.tokens[first + 1 : last + 1], k)
+
+    def _commit(
+        self,
+        plan: StepPlan,
+        out: ForwardOutput,
+        verified: Sequence[tuple[Verdict | None, list[TokenLogprobs] | None]],
+    ) -> list[StepResult]:
+        now = time.monotonic()
+        self.ledger.record(plan, out)
+        results = []
+        for (request, n), (verdict, prompt) in zip(plan.items, verified, strict=True):
+            cursor = request.cursors[TARGET]
+            num_full = cursor.num_read // self.pool.page_size
+            cursor.num_read += n
+            if prompt:
+                request.state["prompt_logprobs"] = request.state.get("prompt_logprobs", 0) + len(prompt)
+            tokens, reason = self._accept(request, verdict, now) if verdict else ([], None)
+            self.pool.publish(request, cursor, num_full)
+            if reason:
+                self._finish(request, reason)
+            if tokens or prompt:
+                logprobs = verdict.logprobs[: len(tokens)] if verdict and verdict.logprobs else None
+                results.append(StepResult(request, tokens, reason, logprobs, prompt))
+        return results
+
+    def _accept(self, request: Request, verdict: Verdict, now: float) -> tuple[list[int], str | None]:
+        """Appends the verdict's tokens up to the first that ends the request, and drops what was drafted in vain."""
+        params, end_ids = request.params, self._end_ids(request)
+        limit = self.max_model_len
+        if params.max_tokens is not None:
+            limit = min(limit, request.num_prompt + params.max_tokens)
+        tokens: list[int] = []
+        reason = None
+        for token in verdict.tokens:
+            tokens.append(token)
+            total = len(request.tokens) + len(tokens)
+            if token in end_ids and total - request.num_prompt > params.min_tokens:
+                reason = "stop"
+            elif total >= limit:
+                reason = "length"
+            if reason:
+                break
+        request.tokens += tokens
+        if request.draft is not None:
+            self.ledger.num_drafted += len(request.draft.tokens)
+            self.ledger.num_accepted += verdict.num_accepted
+            request.draft = None
+            cursor = request.cursors[TARGET]
+            cursor.num_read, cursor.pages = self.pool.truncate(cursor, len(request.tokens) - 1)
+        metrics: RequestMetrics = request.state["metrics"]
+        metrics.num_output += len(tokens)
+        metrics.first_token = now if metrics.first_token is None else metrics.first_token
+        metrics.last_token = now
+        self.ledger.num_output += len(tokens)
+        return tokens, reason
+
+    def _finish(self, request: Request, reason: str) -> None:
+        cursor = request.cursors[TARGET]
+        self.pool.free(cursor.pages)
+        request.cursors[TARGET] = Cursor()
+        (self.running if request.status is Status.RUNNING else self.waiting).remove(request)
+        request.status, request.finish_reason = Status.FINISHED, reason
+        metrics: RequestMetrics = request.state["metrics"]
+        metrics.num_cached, metrics.num_preemptions = request.num_cached, request.num_preemptions
+        del self.requests[request.id]
+
+    def _end_ids(self, request: Request) -> frozenset[int]:
+        own = request.params.stop_token_ids
+        return self.eos_ids.union(own) if not request.params.ignore_eos else frozenset(own)
+
+    def check(self) -> None:
+        """Raises AssertionError unless every page is accounted for."""
+        self.pool.check([request.cursors[TARGET] for request in self.requests.values()])

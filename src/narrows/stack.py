@@ -1,0 +1,61 @@
+"""A stack: which parts are on, as one line that reads and prints the same everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from .kv import KV_CODECS
+from .kv.base import KvCodec
+from .methods import StackError, build, near, show
+from .schedulers import SCHEDULERS
+from .schedulers.base import Scheduler
+from .verifiers import VERIFIERS
+from .verifiers.base import Verifier
+
+REGISTRIES = {"kv": KV_CODECS, "scheduler": SCHEDULERS, "verify": VERIFIERS}
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Parts by seam; ``weights`` is the name of a weight format, ``auto`` keeping the file's own.
+
+    ``Stack.parse("weights=int4 scheduler=continuous:budget=256")`` leaves what is not named at its default.
+    """
+
+    weights: str = "auto"
+    kv: KvCodec = field(default_factory=lambda: build("kv", "bf16", KV_CODECS))
+    scheduler: Scheduler = field(default_factory=lambda: build("scheduler", "continuous", SCHEDULERS))
+    verify: Verifier = field(default_factory=lambda: build("verify", "greedy", VERIFIERS))
+
+    @classmethod
+    def parse(cls, line: str) -> Stack:
+        """Raises StackError naming the unknown key, method or setting and the nearest one there is."""
+        known = {f.name: None for f in fields(cls)}
+        parts = {}
+        for word in line.split():
+            key, equals, value = word.partition("=")
+            if key not in known:
+                raise StackError(f"no part {key[:40]!r} in a stack{near(key, known)}; there is {', '.join(known)}")
+            if not equals or not value or key in parts:
+                raise StackError(f"{key} must be given once, as {key}=value")
+            parts[key] = build(key, value, REGISTRIES[key]) if key in REGISTRIES else value
+        stack = cls(**parts)
+        stack.check()
+        return stack
+
+    def __str__(self) -> str:
+        words = [f"weights={self.weights}"]
+        words += [f"{key}={show(getattr(self, key), registry)}" for key, registry in REGISTRIES.items()]
+        return " ".join(words)
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the output is that of the model as its file has it."""
+        return self.weights == "auto" and self.kv.lossless and self.verify.lossless
+
+    def check(self) -> None:
+        """Raises StackError when parts do not go together, in one sentence naming both."""
+        if not self.weights or any(c in self.weights for c in " =,:"):
+            raise StackError(f"weights={self.weights!r} is not the name of a weight format")
+        for key, registry in REGISTRIES.items():
+            show(getattr(self, key), registry)

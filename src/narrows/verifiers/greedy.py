@@ -1,0 +1,28 @@
+"""Keeps a drafted token when it is exactly the one that would have been chosen without a draft."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..sampling import SamplingParams, choose
+from ..types import F32, Draft, Verdict
+from .base import Rng
+
+
+@dataclass(frozen=True, slots=True)
+class Greedy:
+    """Chooses row by row, and stops after the first token that the draft did not foresee.
+
+    Random choices depend on the position alone, so the output with a draft is the output without one, token for token.
+    """
+
+    lossless: ClassVar[bool] = True
+
+    def verify(self, logits: F32, draft: Draft | None, params: SamplingParams, rng: Rng) -> Verdict:
+        tokens: list[int] = []
+        for i in range(len(logits)):
+            tokens.append(choose(logits[i : i + 1], params, rng, i))
+            if draft is None or i == len(draft.tokens) or tokens[i] != draft.tokens[i]:
+                break
+        return Verdict(tokens, num_accepted=len(tokens) - 1)
