@@ -11,7 +11,7 @@ export PROMPT
 SOURCES := CMakeLists.txt $(shell find native -type f -not -path 'native/tests/*' 2>/dev/null)
 FORMATTED = $(shell find native -name '*.h' -o -name '*.cc')
 # One build at a time, however many people or jobs ask for one.
-locked = mkdir -p build && $(if $(shell command -v flock),flock build/lock) $(MAKE) --no-print-directory $(addprefix $(VENV)/.,$(1))
+locked = mkdir -p build && $(if $(shell command -v flock),flock build/lock) $(MAKE) --silent --no-print-directory $(addprefix $(VENV)/.,$(1))
 # Installs what an expression over pyproject.toml (as `p`) lists, so that versions are written down in one place only.
 require = $(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print(*$(1), sep="\n")' \
 	| xargs $(BIN)/python -m pip install --quiet --disable-pip-version-check

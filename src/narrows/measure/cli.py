@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from narrows.measure.decode import Bench
 
 app = typer.Typer(help="Measure this machine, and how close a model comes to it.", no_args_is_help=True)
 
@@ -62,7 +65,7 @@ def decode(
     from narrows import _native
     from narrows.measure import decode as bench
 
-    def measured(opened: Any, bandwidth: float) -> Iterator[dict[str, Any]]:
+    def measured(opened: Bench, bandwidth: float) -> Iterator[dict[str, Any]]:
         return bench.decode(
             opened,
             contexts=contexts,
@@ -90,7 +93,7 @@ def prefill(
     counts = numbers(tokens, "--tokens", at_least=1)
     from narrows.measure import decode as bench
 
-    def measured(opened: Any, bandwidth: float) -> Iterator[dict[str, Any]]:
+    def measured(opened: Bench, bandwidth: float) -> Iterator[dict[str, Any]]:
         return bench.prefill(opened, tokens=counts, bandwidth=bandwidth, repeats=repeats)
 
     _bench_model("prefill", model, measured, 1, max(counts), threads, weights, as_json, out)
@@ -99,7 +102,7 @@ def prefill(
 def _bench_model(
     kind: str,
     model: str,
-    measured: Any,
+    measured: Callable[[Bench, float], Iterator[dict[str, Any]]],
     max_batch: int,
     max_context: int,
     threads: str | None,
@@ -107,7 +110,34 @@ def _bench_model(
     as_json: bool,
     out: Path | None,
 ) -> None:
-    raise NotImplementedError
+    """Measures a model with each number of threads, with room for max_batch * max_context tokens."""
+    from narrows.loader import PAGE_SIZE, load
+    from narrows.measure.bandwidth import bandwidth
+    from narrows.measure.decode import Bench
+    from narrows.models.hub import resolve
+
+    counts = numbers(threads, "--threads", at_least=1) if threads else [None]
+    pages = max_batch * -(-max_context // PAGE_SIZE)
+    path = resolve(model)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for count in counts:
+            loaded = load(path, weights=weights, num_threads=count)
+            if loaded.model.num_pages < pages:  # more than a server would take by itself
+                room = pages * PAGE_SIZE * loaded.model.kv_bytes_per_token
+                loaded = load(path, weights=weights, num_threads=count, kv_cache_bytes=room)
+            bench = Bench(
+                loaded.model,
+                vocab_size=loaded.spec.vocab_size,
+                page_size=PAGE_SIZE,
+                max_batch=max_batch,
+                max_context=max_context,
+            )
+            gigabytes = bandwidth(loaded.model.num_threads)
+            for row in measured(bench, gigabytes):
+                yield {"threads": loaded.model.num_threads, **row, "bandwidth_gigabytes": gigabytes}
+
+    _report(kind, rows(), as_json, out, model=path, settings={"weights": weights})
 
 
 def numbers(text: str, option: str, *, at_least: int) -> list[int]:
@@ -159,6 +189,8 @@ def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
 def _cell(name: str, value: Any) -> str:
     if isinstance(value, dict):
         return "{median:.4g} ({min:.4g}..{max:.4g})".format(**value)
+    if isinstance(value, float) and name == "bandwidth_gigabytes":
+        return f"{value:.1f} GB/s"
     if name.endswith("_share"):
         return f"{value:.0%}"
     if "bytes" in name:

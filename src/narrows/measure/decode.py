@@ -36,10 +36,6 @@ class Bench:
         rng = np.random.default_rng(PROMPT_SEED)
         self.tokens: I32 = rng.integers(vocab_size, size=(max_batch, max_context), dtype=np.int32)  # [B, L]
 
-    @staticmethod
-    def pages_needed(max_batch: int, max_context: int, page_size: int) -> int:
-        return max_batch * -(-max_context // page_size)
-
     def step(self, batch: int, start: int, count: int) -> ForwardOutput:
         """Requests 0..batch-1 read tokens start..start+count-1, each asking for its last row of logits."""
         cu_seqlens = np.arange(batch + 1, dtype=np.int32) * count

@@ -1,0 +1,5 @@
+"""``python -m narrows`` is ``narrows``."""
+
+from narrows.cli import main
+
+main()
