@@ -125,7 +125,7 @@ class Engine:
         return True
 
     def step(self) -> list[StepResult]:
-        """Advances what the scheduler chose. When the model raises, so does this, having aborted the step's requests."""
+        """Advances what the scheduler chose. When the model raises, so does this, after aborting its requests."""
         if not self.requests:
             return []
         began = time.perf_counter()
@@ -172,7 +172,7 @@ class Engine:
             cursor.pages += self.pool.alloc(max(0, self.pool.pages_for(cursor.num_read + n) - len(cursor.pages)))
 
     def _verify(self, plan: StepPlan, logits: F32) -> list[tuple[Verdict | None, list[TokenLogprobs] | None]]:
-        """logits [R, V] -> for each item: a verdict if it caught up, the prompt's log-probabilities if it wants them."""
+        """logits [R, V] -> by item: a verdict if it caught up, log-probabilities of the prompt if it wants them."""
         verified: list[tuple[Verdict | None, list[TokenLogprobs] | None]] = []
         row = 0
         for request, n in plan.items:

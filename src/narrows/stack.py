@@ -11,6 +11,7 @@ from .schedulers import SCHEDULERS
 from .schedulers.base import Scheduler
 from .verifiers import VERIFIERS
 from .verifiers.base import Verifier
+from .weights import parse_format
 
 REGISTRIES = {"kv": KV_CODECS, "scheduler": SCHEDULERS, "verify": VERIFIERS}
 
@@ -55,7 +56,10 @@ class Stack:
 
     def check(self) -> None:
         """Raises StackError when parts do not go together, in one sentence naming both."""
-        if not self.weights or any(c in self.weights for c in " =,:"):
-            raise StackError(f"weights={self.weights!r} is not the name of a weight format")
+        if self.weights != "auto":
+            try:
+                parse_format(self.weights)
+            except ValueError as error:
+                raise StackError(str(error)) from None
         for key, registry in REGISTRIES.items():
             show(getattr(self, key), registry)

@@ -1,0 +1,161 @@
+"""From the name of a model to an engine that runs it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from . import _native
+from .checkpoints import open_checkpoint
+from .engine import Engine
+from .kv.pool import KvPool
+from .machine import available_memory, default_threads
+from .models import declare, hub
+from .stack import Stack
+from .text import ChatTemplate, Tokenizer, load_chat_template, load_tokenizer
+from .types import ForwardBatch, ForwardOutput, ModelSpec
+from .weights import load_weights
+
+log = logging.getLogger("narrows")
+
+PAGE_SIZE: int = _native.PAGE_SIZE
+MAX_KV_BYTES = 2 << 30  # unless asked for
+
+
+class NativeModel:
+    """A model in the native core: weights, KV pages and threads."""
+
+    def __init__(self, spec: ModelSpec, tensors: Mapping[str, Any], num_pages: int, num_threads: int) -> None:
+        values = {f.name: getattr(spec, f.name) for f in fields(spec)}
+        self._native = _native.Model(values, dict(tensors), PAGE_SIZE, num_pages, num_threads)
+        self.spec = spec
+        self.num_pages = num_pages
+        self.num_threads = num_threads
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes that a token of context adds to what later tokens read."""
+        return self._native.kv_bytes_per_token
+
+    def forward(self, batch: ForwardBatch) -> ForwardOutput:
+        """One step. Raises ValueError for a batch whose indices do not fit the model, before anything is computed."""
+        native, began = self._native, time.perf_counter()
+        weight_bytes, kv_bytes = native.weight_bytes, native.kv_bytes
+        logits = native.forward(
+            batch.tokens, batch.positions, batch.cu_seqlens, batch.context_lens, batch.page_table, batch.logit_rows
+        )
+        seconds = time.perf_counter() - began
+        return ForwardOutput(logits, native.weight_bytes - weight_bytes, native.kv_bytes - kv_bytes, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model ready to run, and what it was made of."""
+
+    engine: Engine
+    model: NativeModel
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    spec: ModelSpec
+    stack: Stack
+    path: Path
+
+
+def load(
+    model: str | os.PathLike[str],
+    stack: Stack | str | None = None,
+    *,
+    weights: str | None = None,
+    num_threads: int | None = None,
+    max_model_len: int | None = None,
+    kv_cache_bytes: int | None = None,
+    cache: bool = True,
+    progress: bool = True,
+) -> Loaded:
+    """Finds, reads and packs a model, and builds its engine.
+
+    Args:
+        model: a path, a short name or a repository, as `narrows.models.hub.resolve` takes it.
+        stack: the parts to use, as a Stack or its line.
+        weights: a weight format, instead of the stack's.
+        num_threads: default: what the process may use of the machine's physical cores.
+        max_model_len: longest sequence, in tokens; default: what the model was trained for, if the KV cache holds it.
+        kv_cache_bytes: size of the KV cache; default: up to 2 GiB, a quarter of free memory. Touched as it is used.
+        cache: whether packed weights are kept on disk for the next start.
+        progress: whether downloads and packing show bars.
+
+    Raises ValueError (of the part that found the fault) with a message that names it.
+    """
+    stack = Stack.parse(stack) if isinstance(stack, str) else stack or Stack()
+    if weights is not None:
+        stack = replace(stack, weights=weights)
+    stack.check()
+    for name, value in (
+        ("num_threads", num_threads),
+        ("max_model_len", max_model_len),
+        ("kv_cache_bytes", kv_cache_bytes),
+    ):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} is {value}; it must be at least 1")
+
+    path = hub.resolve(model, progress=progress)
+    ckpt = open_checkpoint(path)
+    spec, sources = declare(ckpt)
+    tokenizer = load_tokenizer(ckpt)
+    if num_threads is None:
+        num_threads, why = default_threads()
+        log.info("using %d threads: %s", num_threads, why)
+    per_token = spec.num_layers * stack.kv.bytes_per_token(spec.num_kv_heads, spec.head_dim)
+    num_pages, max_model_len = _size_kv(spec, per_token * PAGE_SIZE, stack, max_model_len, kv_cache_bytes)
+    tensors = load_weights(ckpt, spec, sources, weights=stack.weights, cache=cache, num_threads=num_threads)
+    native = NativeModel(spec, tensors, num_pages, num_threads)
+    identity = f"{ckpt.identity()} weights={stack.weights}"
+    engine = Engine(
+        native,
+        KvPool(num_pages, PAGE_SIZE, identity=identity, codec=stack.kv.tag),
+        stack.scheduler,
+        stack.verify,
+        vocab_size=spec.vocab_size,
+        max_model_len=max_model_len,
+        eos_ids=tokenizer.eos_ids,
+        bos_id=tokenizer.bos_id,
+    )
+    return Loaded(engine, native, tokenizer, load_chat_template(ckpt, tokenizer), spec, stack, path)
+
+
+def _size_kv(
+    spec: ModelSpec, page_bytes: int, stack: Stack, max_model_len: int | None, kv_cache_bytes: int | None
+) -> tuple[int, int]:
+    """(pages, longest sequence in tokens), so that one sequence always fits."""
+    wanted = max_model_len or spec.max_context
+    if wanted > spec.max_context:
+        log.warning("max_model_len is %d, but the model was trained for %d tokens", wanted, spec.max_context)
+    pages_each = -(-wanted // PAGE_SIZE)
+    if kv_cache_bytes is None:
+        room = min(MAX_KV_BYTES, available_memory() // 4) // page_bytes
+        max_num_seqs = getattr(stack.scheduler, "max_num_seqs", 1)
+        num_pages = max(1, min(room, pages_each * max_num_seqs))
+        if max_model_len is not None:  # who asks for a length gets it, if memory allows at all
+            num_pages = max(num_pages, pages_each)
+            if num_pages * page_bytes > available_memory():
+                raise ValueError(
+                    f"max_model_len is {max_model_len}, which takes {num_pages * page_bytes / 1e9:.1f} GB of KV cache; "
+                    f"{available_memory() / 1e9:.1f} GB are free"
+                )
+    else:
+        num_pages = kv_cache_bytes // page_bytes
+        if num_pages < (pages_each if max_model_len else 1):
+            needed = page_bytes * (pages_each if max_model_len else 1)
+            raise ValueError(f"kv_cache_bytes is {kv_cache_bytes}; one sequence takes {needed}")
+    if num_pages < pages_each:
+        log.warning(
+            "the KV cache holds %d tokens, fewer than the model's context of %d; kv_cache_bytes raises it",
+            num_pages * PAGE_SIZE,
+            wanted,
+        )
+    return num_pages, min(wanted, num_pages * PAGE_SIZE)
