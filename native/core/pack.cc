@@ -13,13 +13,13 @@ namespace {
 
 // One row as codes and 16-bit or two-level scales, the way every integer format sees it.
 struct Row {
-  std::vector<uint8_t> q;                // [K] unsigned codes
+  std::vector<uint8_t> q;                // [K, whole units] unsigned codes
   std::vector<uint16_t> scale, minimum;  // [K/group] f16 bits; flat
   std::vector<int8_t> s, m;              // [K/group]; two_level
   std::vector<uint16_t> d, dm;           // [K/256] f16 bits; two_level
 
   Row(const Format& f, int cols)
-      : q(cols),
+      : q((cols + kUnit - 1) / kUnit * kUnit),
         scale(cols / f.group + 1),
         minimum(scale.size()),
         s(scale.size()),
@@ -163,21 +163,20 @@ void read_super(int type, const uint8_t* p, int b, Row& row) {
   }
 }
 
-// Bits of a code in a unit: where quad j, byte b keeps bits [first, first + width) of q.
-void put_code(uint8_t* unit, int bits, int j, int byte, uint8_t q) {
-  if (bits == 8) {
-    unit[64 * j + byte] = q;
-    return;
+// Codes by quad into the bit planes of a unit. Masked eight bytes at a time: no bit leaves its byte.
+void put_unit(int bits, const uint64_t (&quads)[8][8], uint8_t* unit) {
+  int shift = 0;
+  for (int width : {8, 4, 2, 1}) {
+    if (bits < width) continue;
+    uint64_t mask = 0x0101010101010101 * ((1 << width) - 1);
+    for (int v = 0; v < width; v++, unit += 64) {
+      uint64_t plane[8] = {};
+      for (int slot = 0; slot < 8 / width; slot++)
+        for (int i = 0; i < 8; i++) plane[i] |= (quads[v + width * slot][i] >> shift & mask) << (width * slot);
+      std::memcpy(unit, plane, 64);
+    }
+    shift += width, bits -= width;
   }
-  if (bits >= 4) {
-    unit[64 * (j % 4) + byte] |= uint8_t((q & 15) << (j / 4 * 4));
-    unit += 256, q >>= 4, bits -= 4;
-  }
-  if (bits >= 2) {
-    unit[64 * (j % 2) + byte] |= uint8_t((q & 3) << (j / 2 * 2));
-    unit += 128, q >>= 2, bits -= 2;
-  }
-  if (bits == 1) unit[byte] |= uint8_t((q & 1) << j);
 }
 
 uint8_t get_code(const uint8_t* unit, int bits, int j, int byte) {
@@ -197,8 +196,8 @@ uint8_t get_code(const uint8_t* unit, int bits, int j, int byte) {
 
 void put16(uint8_t* p, int lane, uint16_t v) { std::memcpy(p + 2 * lane, &v, 2); }
 
-// One row into lane n of a zeroed tile.
-void put_row(const Format& f, const Layout& at, int cols, const Row& row, int n, uint8_t* tile) {
+// The scales of one row into lane n of a zeroed tile.
+void put_scales(const Format& f, const Layout& at, int cols, const Row& row, int n, uint8_t* tile) {
   int groups = (cols + f.group - 1) / f.group;
   for (int g = 0; g < groups; g++) {
     uint8_t* header = tile + at.block(g * f.group / kUnit);
@@ -217,7 +216,18 @@ void put_row(const Format& f, const Layout& at, int cols, const Row& row, int n,
       put16(header, n, row.d[b]);
       if (f.minimum) put16(header + at.super_mins, n, row.dm[b]);
     }
-  for (int k = 0; k < cols; k++) put_code(tile + at.unit(k / kUnit), f.bits, k % kUnit / 4, 4 * n + k % 4, row.q[k]);
+}
+
+// Sixteen rows, of which the first `count` are there, into a tile.
+void put_tile(const Format& f, const Layout& at, int cols, const std::vector<Row>& rows, int count, uint8_t* tile) {
+  std::memset(tile, 0, at.tile_bytes);
+  for (int n = 0; n < count; n++) put_scales(f, at, cols, rows[n], n, tile);
+  uint64_t quads[8][8] = {};
+  for (int u = 0; u < at.num_units; u++) {
+    for (int n = 0; n < count; n++)
+      for (int j = 0; j < 8; j++) std::memcpy(reinterpret_cast<uint8_t*>(quads[j]) + 4 * n, &rows[n].q[u * kUnit + 4 * j], 4);
+    put_unit(f.bits, quads, tile + at.unit(u));
+  }
 }
 
 // Runs body(first row, last row) over ranges of whole tiles.
@@ -235,9 +245,18 @@ void by_tiles(int rows, int num_threads, Body body) {
   for (auto& t : threads) t.join();
 }
 
-// Elements of a row, `size` bytes each, into lane n of a float tile.
-void put_floats(const uint8_t* row, int cols, int size, int n, uint8_t* tile) {
-  for (int k = 0; k < cols; k++) std::memcpy(tile + (size_t(k) * kLanes + n) * size, row + size_t(k) * size, size);
+// `count` rows of elements, row_bytes apart, into a float tile.
+template <class T>
+void put_elements(const uint8_t* rows, size_t row_bytes, int count, int cols, uint8_t* tile) {
+  for (int n = 0; n < count; n++, rows += row_bytes)
+    for (int k = 0; k < cols; k++) std::memcpy(tile + (size_t(k) * kLanes + n) * sizeof(T), rows + k * sizeof(T), sizeof(T));
+}
+void put_floats(const Format& f, const Layout& at, const uint8_t* rows, size_t row_bytes, int count, int cols, uint8_t* tile) {
+  std::memset(tile, 0, at.tile_bytes);
+  if (f.element_size() == 4)
+    put_elements<uint32_t>(rows, row_bytes, count, cols, tile);
+  else
+    put_elements<uint16_t>(rows, row_bytes, count, cols, tile);
 }
 
 uint16_t to_bf16(float x) {
@@ -264,44 +283,69 @@ uint16_t to_f16(float x) {
 }
 
 float from_f16(uint16_t h) {
-  int exp = h >> 10 & 31, frac = h & 0x3ff;
-  float v = exp == 31 ? (frac ? NAN : INFINITY) : exp ? std::ldexp(float(frac + 1024), exp - 25) : std::ldexp(float(frac), -24);
-  return h & 0x8000 ? -v : v;
+  uint32_t sign = uint32_t(h & 0x8000) << 16, a = h & 0x7fff, u;
+  if (a >= 0x7c00) {
+    u = a << 13 | 0x7f800000;
+  } else if (a >= 0x400) {
+    u = (a << 13) + 0x38000000;
+  } else {
+    float v = float(a) * 0x1p-24f;
+    std::memcpy(&u, &v, 4);
+  }
+  u |= sign;
+  float v;
+  std::memcpy(&v, &u, 4);
+  return v;
 }
 
-// Codes and scale of one group by least squared error over a few scales around the one that just holds the extremes.
+// Codes of a group under scale s and minimum m, and their squared error.
+float quantise(const float* w, int n, float s, float m, int offset, int top, float* codes) {
+  constexpr float kRound = 12582912.0f;  // adding and subtracting 1.5 * 2^23 rounds to the nearest integer
+  float inverse = 1.0f / s, high = float(top), zero = float(offset), errors[8] = {}, squares[64];
+  for (int i = 0; i < n; i++) {
+    float code = (w[i] - m) * inverse + zero;
+    code = code > 0.0f ? code : 0.0f;
+    codes[i] = ((code < high ? code : high) + kRound) - kRound;
+    float e = s * (codes[i] - zero) + m - w[i];
+    squares[i] = e * e;
+  }
+  std::fill(squares + n, squares + (n + 7) / 8 * 8, 0.0f);
+  for (int i = 0; i < n; i += 8)
+    for (int j = 0; j < 8; j++) errors[j] += squares[i + j];
+  return ((errors[0] + errors[1]) + (errors[2] + errors[3])) + ((errors[4] + errors[5]) + (errors[6] + errors[7]));
+}
+
+// Codes, scale and minimum of a group by least squared error, over ranges from a little wider than the group's to a good
+// deal narrower: clipping one extreme often pays for itself.
 void quantise_group(const Format& f, const float* w, int n, uint8_t* q, uint16_t* scale, uint16_t* minimum) {
   int top = (1 << f.bits) - 1, offset = f.offset();
-  float lo = 0, hi = 0, extreme = 0;
+  float lo = 0, hi = 0, best = INFINITY;
   for (int i = 0; i < n; i++) {
     lo = std::min(lo, w[i]);
     hi = std::max(hi, w[i]);
-    if (std::fabs(w[i]) > std::fabs(extreme)) extreme = w[i];
   }
-  float best = INFINITY, base = f.minimum ? (hi - lo) / float(top) : extreme / float(-offset);
-  uint16_t m16 = f.minimum ? to_f16(lo) : 0;
-  float m = from_f16(m16);
-  std::fill(q, q + n, uint8_t(offset));
-  *scale = 0;
-  *minimum = m16;
-  if (base == 0 || !std::isfinite(base)) return;
-  std::vector<uint8_t> trial(n);
-  for (int step = -4; step <= 4; step++) {
-    uint16_t s16 = to_f16(base * (1.0f + 0.02f * float(step)));
-    float s = from_f16(s16), error = 0;
+  *scale = *minimum = 0;
+  float codes[64], trial[64];
+  std::fill(codes, codes + n, float(offset));
+  for (int step = -2; step <= 10; step++) {
+    float shrink = 0.025f * float(step), base = (hi - lo) * (1.0f - shrink) / float(top);
+    uint16_t m16 = 0;
+    if (f.minimum)
+      m16 = to_f16(lo * (1.0f - shrink));
+    else  // the code furthest from zero stands for the larger extreme, whatever its sign
+      base = (hi > -lo ? hi : lo) / float(-offset) * (1.0f - shrink);
+    uint16_t s16 = to_f16(base);
+    float s = from_f16(s16);
     if (s == 0 || !std::isfinite(s)) continue;
-    for (int i = 0; i < n; i++) {
-      int code = std::clamp(int(std::nearbyint((w[i] - m) / s)) + offset, 0, top);
-      float e = s * float(code - offset) + m - w[i];
-      trial[i] = uint8_t(code);
-      error += e * e;
-    }
+    float error = quantise(w, n, s, from_f16(m16), offset, top, trial);
     if (error < best) {
       best = error;
       *scale = s16;
-      std::copy(trial.begin(), trial.end(), q);
+      *minimum = m16;
+      std::copy(trial, trial + n, codes);
     }
   }
+  for (int i = 0; i < n; i++) q[i] = uint8_t(int(codes[i]));
 }
 
 }  // namespace
@@ -323,20 +367,22 @@ void pack_gguf(int type, const uint8_t* src, int rows, int cols, uint8_t* dst, i
   Layout at(f, cols);
   size_t row_bytes = gguf_row_bytes(type, cols);
   by_tiles(rows, num_threads, [&](int first, int last) {
-    Row row(f.type == Float::none ? f : Format{8, 32, false, false, Float::none}, f.type == Float::none ? cols : 0);
-    for (int n = first; n < last; n++) {
+    std::vector<Row> lanes;
+    if (f.type == Float::none) lanes.assign(kLanes, Row(f, cols));
+    for (int n = first; n < last; n += kLanes) {
       uint8_t* tile = dst + n / kLanes * at.tile_bytes;
+      int count = std::min(kLanes, last - n);
       const uint8_t* p = src + n * row_bytes;
-      if (n % kLanes == 0) std::memset(tile, 0, at.tile_bytes);
       if (f.type != Float::none) {
-        put_floats(p, cols, f.element_size(), n % kLanes, tile);
+        put_floats(f, at, p, row_bytes, count, cols, tile);
         continue;
       }
-      if (f.two_level)
-        for (int b = 0; b < cols / kSuper; b++) read_super(type, p + size_t(b) * t.bytes, b, row);
-      else
-        read_flat(t, p, cols, row);
-      put_row(f, at, cols, row, n % kLanes, tile);
+      for (int i = 0; i < count; i++, p += row_bytes)
+        if (f.two_level)
+          for (int b = 0; b < cols / kSuper; b++) read_super(type, p + size_t(b) * t.bytes, b, lanes[i]);
+        else
+          read_flat(t, p, cols, lanes[i]);
+      put_tile(f, at, cols, lanes, count, tile);
     }
   });
 }
@@ -345,22 +391,24 @@ void pack_float(const Format& f, const float* w, int rows, int cols, uint8_t* ds
   if (f.two_level) throw std::invalid_argument("floats cannot be packed into a two-level format");
   Layout at(f, cols);
   by_tiles(rows, num_threads, [&](int first, int last) {
-    Row row(f.type == Float::none ? f : Format{8, 32, false, false, Float::none}, cols);
-    std::vector<uint16_t> halves(cols);
-    for (int n = first; n < last; n++) {
+    std::vector<Row> lanes;
+    if (f.type == Float::none) lanes.assign(kLanes, Row(f, cols));
+    std::vector<uint16_t> halves(f.type == Float::none || f.type == Float::f32 ? 0 : size_t(kLanes) * cols);
+    for (int n = first; n < last; n += kLanes) {
       uint8_t* tile = dst + n / kLanes * at.tile_bytes;
+      int count = std::min(kLanes, last - n);
       const float* x = w + size_t(n) * cols;
-      if (n % kLanes == 0) std::memset(tile, 0, at.tile_bytes);
       if (f.type == Float::f32) {
-        put_floats(reinterpret_cast<const uint8_t*>(x), cols, 4, n % kLanes, tile);
+        put_floats(f, at, reinterpret_cast<const uint8_t*>(x), size_t(cols) * 4, count, cols, tile);
       } else if (f.type != Float::none) {
-        std::transform(x, x + cols, halves.begin(), f.type == Float::f16 ? to_f16 : to_bf16);
-        put_floats(reinterpret_cast<const uint8_t*>(halves.data()), cols, 2, n % kLanes, tile);
+        std::transform(x, x + size_t(count) * cols, halves.begin(), f.type == Float::bf16 ? to_bf16 : to_f16);
+        put_floats(f, at, reinterpret_cast<const uint8_t*>(halves.data()), size_t(cols) * 2, count, cols, tile);
       } else {
-        for (int g = 0; g * f.group < cols; g++)
-          quantise_group(f, x + g * f.group, std::min<int>(f.group, cols - g * f.group), &row.q[g * f.group], &row.scale[g],
-                         &row.minimum[g]);
-        put_row(f, at, cols, row, n % kLanes, tile);
+        for (int i = 0; i < count; i++, x += cols)
+          for (int k = 0; k < cols; k += f.group)
+            quantise_group(f, x + k, std::min<int>(f.group, cols - k), &lanes[i].q[k], &lanes[i].scale[k / f.group],
+                           &lanes[i].minimum[k / f.group]);
+        put_tile(f, at, cols, lanes, count, tile);
       }
     }
   });
@@ -398,7 +446,8 @@ void unpack_row(const Matrix& w, int n, float* out) {
     }
     for (int k = g * f.group; k < std::min((g + 1) * f.group, w.cols); k++) {
       int q = get_code(tile + at.unit(k / kUnit), f.bits, k % kUnit / 4, 4 * lane + k % 4);
-      out[k] = s * float(q - f.offset()) + m;
+      out[k] = s * float(q - f.offset());
+      if (f.minimum) out[k] += m;  // adding zero would lose the sign of a zero
     }
   }
 }

@@ -1,0 +1,120 @@
+"""Packed weights on disk, so that only the first start pays for packing.
+
+A file is a header (magic, key, sizes, checksum of the table), a table with one xxh3 checksum per chunk, zero bytes up
+to a multiple of 4096, and the payload: the buffer of a loaded model as it stands in memory. The key says what the
+payload must be, so nothing in the file has to be believed; whatever does not match is packed again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import xxhash
+
+from .. import _native
+from .format import U8
+
+log = logging.getLogger(__name__)
+
+MAGIC = b"NARROWS1"
+HEADER = struct.Struct("<8s16sQQ8s")  # magic, key, payload bytes, chunk bytes, checksum of the table
+CHUNK = 4 << 20  # still in the processor's cache when it is hashed
+ALIGNMENT = 4096
+STALE_SECONDS = 24 * 3600
+
+
+def packed_dir() -> Path:
+    """Where packed weights are kept."""
+    return Path(os.environ.get("NARROWS_CACHE") or "~/.cache/narrows").expanduser() / "packed"
+
+
+def read(path: Path, key: bytes, num_bytes: int, num_threads: int) -> U8 | None:
+    """The payload [num_bytes] in memory on huge pages, or None when the file is missing, stale or damaged."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return _read(fd, key, num_bytes, num_threads)
+    except (OSError, ValueError) as error:
+        log.info("packing again: %s %s", path, error)
+        return None
+    finally:
+        os.close(fd)
+
+
+def _read(fd: int, key: bytes, num_bytes: int, num_threads: int) -> U8:
+    table_bytes, start = _layout(num_bytes)
+    header = os.pread(fd, HEADER.size, 0)
+    table = os.pread(fd, table_bytes, HEADER.size)
+    if header != HEADER.pack(MAGIC, key, num_bytes, CHUNK, xxhash.xxh3_64_digest(table)):
+        raise ValueError("is of another version of the model or of Narrows, or damaged")
+    if os.fstat(fd).st_size != start + num_bytes:
+        raise ValueError("is truncated")
+    buffer = _native.alloc_huge(num_bytes)
+    whole = buffer.data
+
+    def load(i: int) -> bool:
+        chunk = whole[i * CHUNK : (i + 1) * CHUNK]
+        done = 0
+        while done < len(chunk):
+            n = os.preadv(fd, [chunk[done:]], start + i * CHUNK + done)
+            if not n:
+                return False
+            done += n
+        return xxhash.xxh3_64_digest(chunk) == table[8 * i : 8 * i + 8]
+
+    with ThreadPoolExecutor(max(num_threads, 1)) as pool:
+        if not all(pool.map(load, range(table_bytes // 8))):
+            raise ValueError("does not match its checksums")
+    return buffer
+
+
+def write(path: Path, key: bytes, buffer: U8) -> None:
+    """Keeps a buffer under a key. A directory that cannot be written, or is full, costs only the next start its speed.
+
+    The file appears whole or not at all, also with several processes at work.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path.parent)
+        fd, temporary = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".tmp", dir=path.parent)
+        try:
+            with open(fd, "wb", buffering=0) as file:
+                _write(file.fileno(), key, buffer)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        log.info("packed weights are not kept for the next start: %s", error)
+
+
+def _write(fd: int, key: bytes, buffer: U8) -> None:
+    _, start = _layout(len(buffer))
+    whole = buffer.data
+    chunks = [whole[i : i + CHUNK] for i in range(0, len(buffer), CHUNK)]
+    table = b"".join(map(xxhash.xxh3_64_digest, chunks))
+    header = HEADER.pack(MAGIC, key, len(buffer), CHUNK, xxhash.xxh3_64_digest(table)) + table
+    for chunk in (memoryview(header.ljust(start, b"\0")), *chunks):
+        while chunk:
+            chunk = chunk[os.write(fd, chunk) :]
+
+
+def _layout(num_bytes: int) -> tuple[int, int]:
+    """Bytes of the table, and where the payload starts."""
+    table = -(-num_bytes // CHUNK) * 8
+    return table, -(-(HEADER.size + table) // ALIGNMENT) * ALIGNMENT
+
+
+def _sweep(folder: Path) -> None:
+    """Removes what processes that were killed while writing left behind."""
+    for left in folder.glob("*.tmp"):
+        if time.time() - left.stat().st_mtime > STALE_SECONDS:
+            left.unlink(missing_ok=True)
