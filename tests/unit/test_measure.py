@@ -131,6 +131,18 @@ def test_bandwidth_is_measured_once_for_each_thread_count(reader: list[tuple[int
     assert json.loads(bandwidth.cache_file().read_text()) == {bandwidth.machine_key(): {"2": 20.0, "1": 10.0}}
 
 
+def test_the_best_bandwidth_ever_seen_is_kept(reader: list[tuple[int, int, int]]) -> None:
+    bandwidth.cache_file().parent.mkdir(parents=True)
+    bandwidth.cache_file().write_text(
+        json.dumps({bandwidth.machine_key(): {"1": 12.5, "2": 3.0}, "another": {"2": 99}})
+    )
+    assert bandwidth.measure(1, repeats=3).values == (10.0, 9.0, 8.0)
+    bandwidth.measure(2)
+    assert bandwidth.bandwidth(1) == 12.5
+    assert bandwidth.bandwidth(2) == 20.0
+    assert json.loads(bandwidth.cache_file().read_text())["another"] == {"2": 99}
+
+
 @pytest.mark.parametrize("damage", ["", "{", "[1]", '{"%s": 3}', '{"%s": {"2": "fast"}}', '{"%s": {"2": -1}}'])
 def test_damaged_memory_is_measured_again(reader: list[tuple[int, int, int]], damage: str) -> None:
     bandwidth.cache_file().parent.mkdir(parents=True)

@@ -33,22 +33,23 @@ def bound(bytes_per_token: float, gigabytes_per_second: float) -> float:
 
 
 def measure(threads: int, *, num_bytes: int = FULL_BYTES, repeats: int = 5) -> Samples:
-    """GB/s (10^9) of `threads` threads reading `num_bytes` bytes, per repeat; the best is remembered."""
+    """GB/s (10^9) of `threads` threads reading `num_bytes` bytes, per repeat; the best ever is remembered."""
     from narrows import _native
 
     samples = Samples(tuple(_native.read_bandwidth(num_bytes, threads, repeats)))
-    # The best, because a bound is what the machine can do when nobody disturbs it.
     _remember(threads, samples.max)
     return samples
 
 
 def bandwidth(threads: int) -> float:
     """GB/s of this machine with `threads` threads: remembered, or measured now in a fraction of a second."""
+    return _known(threads) or measure(threads, num_bytes=QUICK_BYTES, repeats=2).max
+
+
+def _known(threads: int) -> float | None:
     known = _load().get(machine_key())
     value = known.get(str(threads)) if isinstance(known, dict) else None
-    if isinstance(value, int | float) and 0 < value < float("inf"):
-        return float(value)
-    return measure(threads, num_bytes=QUICK_BYTES, repeats=2).max
+    return float(value) if isinstance(value, int | float) and 0 < value < float("inf") else None
 
 
 def _load() -> dict[str, Any]:
@@ -60,6 +61,8 @@ def _load() -> dict[str, Any]:
 
 
 def _remember(threads: int, value: float) -> None:
+    # The best, because a bound is what the machine can do when nobody disturbs it.
+    value = max(value, _known(threads) or 0)
     content, path = _load(), cache_file()
     known = content.get(machine_key())
     content[machine_key()] = {**(known if isinstance(known, dict) else {}), str(threads): round(value, 3)}

@@ -174,25 +174,36 @@ def _report(
         _print_table(kind, rows)
 
 
+def _range(value: dict[str, float]) -> str:
+    return "{median:.4g} ({min:.4g}..{max:.4g})".format(**value)
+
+
+def _megabytes(value: float) -> str:
+    return f"{value / 1e6:,.2f}"
+
+
+# What a table shows of a row, in this order; JSON has the rest.
+COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "threads": ("threads", str),
+    "context": ("context", str),
+    "batch": ("batch", str),
+    "tokens": ("prompt", str),
+    "gigabytes_per_second": ("GB/s", _range),
+    "tokens_per_second": ("tokens/s", _range),
+    "weight_bytes_per_token": ("weights MB/token", _megabytes),
+    "kv_bytes_per_token": ("KV MB/token", _megabytes),
+    "bandwidth_share": ("of bound", "{:.0%}".format),
+}
+
+
 def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title)
-    for name in rows[0]:
-        table.add_column(name.replace("_", " "), justify="right")
+    shown = {name: column for name, column in COLUMNS.items() if name in rows[0]}
+    for heading, _ in shown.values():
+        table.add_column(heading, justify="right")
     for row in rows:
-        table.add_row(*(_cell(name, value) for name, value in row.items()))
+        table.add_row(*(text(row[name]) for name, (_, text) in shown.items()))
     Console().print(table)
-
-
-def _cell(name: str, value: Any) -> str:
-    if isinstance(value, dict):
-        return "{median:.4g} ({min:.4g}..{max:.4g})".format(**value)
-    if isinstance(value, float) and name == "bandwidth_gigabytes":
-        return f"{value:.1f} GB/s"
-    if name.endswith("_share"):
-        return f"{value:.0%}"
-    if "bytes" in name:
-        return f"{value / 1e6:,.3f} MB"
-    return str(value)
