@@ -288,15 +288,17 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         budget = _budget.get()
         budget.charge(STEP)
-        if obj is range:
-            made = range(*args, **kwargs)
+        if isinstance(obj, jinja2.Undefined):
+            return obj()  # raises, and says what is not there or not allowed
+        owner = getattr(obj, "__self__", None)
+        bounded = {"replace": _replace, "join": _join}.get(obj.__name__) if isinstance(owner, str) else None
+        if bounded is not None:
+            made = context.call(functools.partial(bounded, owner), *args, **kwargs)
+        else:
+            made = super().call(context, obj, *args, **kwargs)
+        if isinstance(made, range):
             budget.charge(len(made))
-            return made
-        if isinstance(owner := getattr(obj, "__self__", None), str):
-            bounded = {"replace": _replace, "join": _join}.get(obj.__name__)
-            if bounded is not None:
-                return budget.weigh(bounded(owner, *args, **kwargs))
-        return budget.weigh(super().call(context, obj, *args, **kwargs))
+        return budget.weigh(made)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         budget = _budget.get()

@@ -19,7 +19,7 @@ from narrows.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from narrows.checkpoints import Checkpoint
 
-MAX_TEMPLATE_CHARS = 1 << 18
+MAX_TEMPLATE_CHARS = 1 << 16
 INPUT_FACTOR = 64  # what a template may spend for each unit of weight it is given
 RESERVED = frozenset(("messages", "add_generation_prompt", "bos_token", "eos_token"))
 NO_TEMPLATE = "the model has no chat template (it is a base model): use plain completion instead of chat"
@@ -77,7 +77,7 @@ class ChatTemplate:
             raise TemplateError("the chat template nests too deeply or makes too much") from error
         except Exception as error:  # a template is a program: what it does wrong may raise anything
             raise TemplateError(
-                f"the chat template refused: {re.sub(r' at 0x[0-9a-f]+', '', str(error))[:500]}"
+                f"the chat template failed: {re.sub(r' at 0x[0-9a-f]+', '', str(error))[:500]}"
             ) from error
 
     def _compile(self) -> jinja2.Template:
