@@ -55,12 +55,8 @@ def read_tensors(file: MappedFile) -> dict[str, TensorInfo]:
     end = data
     for t in sorted(tensors.values(), key=lambda t: (t.offset, t.nbytes)):
         if t.offset != end:
-            how = (
-                "overlaps the tensor before it"
-                if t.offset < end
-                else f"leaves a gap of {t.offset - end} bytes before it"
-            )
-            raise CheckpointError(f"{path}: tensor {t.name[:100]!r} at byte {t.offset} {how}")
+            how = "overlaps the tensor before it" if t.offset < end else "leaves a gap before it"
+            raise CheckpointError(f"{path}: tensor {t.name[:100]!r} at byte {t.offset} {how} (expected at {end})")
         end += t.nbytes
     if end != file.size:
         raise CheckpointError(f"{path}: the tensors end at byte {end}, but the file at {file.size}: it is corrupt")
