@@ -6,7 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MODEL ?= smollm2
-export PROMPT
+# Taken as typed: a $ in a prompt is a $.
+override export PROMPT := $(value PROMPT)
 
 SOURCES := CMakeLists.txt $(shell find native -type f -not -path 'native/tests/*' 2>/dev/null)
 FORMATTED = $(shell find native -name '*.h' -o -name '*.cc')
