@@ -81,8 +81,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Completes prompts, texts or token ids, together; results are in their order.
 
-        `params` are for all prompts, or one for each. Raises ValueError (RequestError, ParamError, ...) when a prompt or
-        a parameter is not acceptable, and then produces nothing.
+        `params` are for all prompts, or one for each. Raises ValueError (RequestError, ParamError, ...) when a prompt
+        or a parameter is not acceptable, and then produces nothing.
         """
         single = isinstance(prompts, str) or (len(prompts) > 0 and not isinstance(prompts[0], str | Sequence))
         return self._run([prompts] if single else list(prompts), params, progress)  # type: ignore[list-item]

@@ -1,0 +1,58 @@
+"""A stack as a line: round trip, defaults, and errors that help."""
+
+from __future__ import annotations
+
+import pytest
+
+from narrows.kv import KV_CODECS
+from narrows.methods import StackError, build, show
+from narrows.schedulers import SCHEDULERS
+from narrows.schedulers.continuous import Continuous
+from narrows.stack import REGISTRIES, Stack
+from narrows.verifiers import VERIFIERS
+
+
+@pytest.mark.parametrize(("seam", "name"), [(seam, name) for seam, r in REGISTRIES.items() for name in r])
+def test_every_method_builds_and_prints_back(seam: str, name: str) -> None:
+    method = build(seam, name, REGISTRIES[seam])
+    assert build(seam, show(method, REGISTRIES[seam]), REGISTRIES[seam]) == method
+
+
+def test_registries_hold_the_defaults() -> None:
+    assert "bf16" in KV_CODECS and "continuous" in SCHEDULERS and "greedy" in VERIFIERS
+
+
+@pytest.mark.parametrize(
+    "line", ["", "weights=int4", "weights=int4:g64:min scheduler=continuous:budget=7", "verify=greedy kv=bf16"]
+)
+def test_round_trip(line: str) -> None:
+    stack = Stack.parse(line)
+    assert Stack.parse(str(stack)) == stack
+
+
+def test_line_says_everything() -> None:
+    stack = Stack(weights="int8", scheduler=Continuous(budget=256))
+    assert str(stack) == "weights=int8 kv=bf16 scheduler=continuous:budget=256,max_num_seqs=64 verify=greedy"
+    assert Stack().lossless and not stack.lossless
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("weight=int4", r"no part 'weight' in a stack \(did you mean 'weights'\?\)"),
+        ("weights=int44", r"unknown weight format 'int44' \(did you mean 'int4'\?\)"),
+        ("kv=bf61", r"kv=bf61: no such method \(did you mean 'bf16'\?\)"),
+        ("scheduler=continous", r"did you mean 'continuous'\?"),
+        ("scheduler=continuous:budgt=1", r"no setting 'budgt' \(did you mean 'budget'\?\)"),
+        ("scheduler=continuous:budget=x", r"scheduler=continuous:budget is 'x'; it must be of type int"),
+        ("scheduler=continuous:budget=0", r"scheduler=continuous: budget is 0; it must be between 1 and 65536"),
+        ("scheduler=continuous:budget=1,budget=2", "budget must be given once"),
+        ("scheduler=continuous:budget", "budget must be given once, as budget=value"),
+        ("weights=int4 weights=int8", "weights must be given once"),
+        ("weights", "weights must be given once, as weights=value"),
+        ("verify=greedy:k=1", "no setting 'k'"),
+    ],
+)
+def test_errors_name_the_near_miss(line: str, message: str) -> None:
+    with pytest.raises(StackError, match=message):
+        Stack.parse(line)
