@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from sys import getsizeof
 from typing import Any, NoReturn
 
 import numpy as np
@@ -23,9 +24,8 @@ MAX_NAME_BYTES = 1 << 10
 MAX_DIMS = 4
 MAX_SIDE = 1 << 40
 MAX_ALIGNMENT = 1 << 16
-# Strings are the one thing that grows when it is read: about 60 bytes each, and up to four times their text.
-MAX_STRINGS = 1 << 20
-MAX_STRING_BYTES = 32 << 20
+# Strings are the one thing that grows when it is read, each by about 60 bytes and then up to four times.
+MAX_STRING_MEMORY = 60 << 20
 
 # type number: little-endian numpy type; the types that are not here are bool (7), string (8) and array (9)
 SCALARS = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 10: "<u8", 11: "<i8", 12: "<f8"}
@@ -68,7 +68,7 @@ class _Reader:
         self.size = file.size
         self.pos = 0
         self.what = "header"
-        self.strings_left, self.string_bytes_left = MAX_STRINGS, MAX_STRING_BYTES
+        self.memory_left = MAX_STRING_MEMORY
 
     def fail(self, problem: str, at: int | None = None) -> NoReturn:
         at = self.pos if at is None else at
@@ -137,9 +137,8 @@ class _Reader:
                 self.fail(f"a boolean is 0 or 1, not {value}", self.pos - 1)
             return bool(value)
         if kind == STRING:
-            start = self.pos
-            text = self.string("its value", self.string_bytes_left)
-            self.string_bytes_left -= self.pos - start - 8
+            text = self.string("its value", self.memory_left // 4)
+            self.memory_left -= getsizeof(text)
             return text
         if kind == ARRAY:
             return self.array()
@@ -164,27 +163,26 @@ class _Reader:
     def strings(self, count: int) -> list[str]:
         if count * 8 > self.size - self.pos:
             self.fail(f"{count} strings cannot be in the {self.size - self.pos} bytes left of the file", self.pos - 8)
-        if count > self.strings_left:
-            self.fail(f"with {count} more strings the file has over {MAX_STRINGS}", self.pos - 8)
-        self.strings_left -= count
         # The loop runs half a million times for a large vocabulary: plain local names only.
-        buffer, pos, size, unpack, out = self.buffer, self.pos, self.size, struct.Struct("<Q").unpack_from, []
-        limit = min(size, pos + 8 * count + self.string_bytes_left)
+        buffer, pos, size, left, out = self.buffer, self.pos, self.size, self.memory_left, []
+        unpack = struct.Struct("<Q").unpack_from
         try:
             for i in range(count):
                 if pos + 8 > size:
                     self.fail(f"the file ends before string {i} of {count}: it is truncated or corrupt", pos)
                 begin = pos + 8
                 end = begin + unpack(buffer, pos)[0]
-                if end > limit:
-                    why = "the file ends" if limit == size else f"over {MAX_STRING_BYTES >> 20} MiB of text"
-                    self.fail(f"string {i} of {count} is {end - begin} bytes long: {why} before that", pos)
-                out.append(buffer[begin:end].decode())
+                if end > size:
+                    self.fail(f"string {i} of {count} is {end - begin} bytes long, past the end of the file", pos)
+                if end - begin > left // 4:
+                    self.fail(f"with string {i} of {count} the metadata hold more text than any vocabulary", pos)
+                text = buffer[begin:end].decode()
+                left -= getsizeof(text) + 8
+                out.append(text)
                 pos = end
         except UnicodeDecodeError as error:
             self.fail(f"string {len(out)} of {count} is not valid UTF-8: {error.reason}", pos + 8 + error.start)
-        self.string_bytes_left -= pos - self.pos - 8 * count
-        self.pos = pos
+        self.memory_left, self.pos = left, pos
         return out
 
     def alignment(self, metadata: dict[str, Any]) -> int:
