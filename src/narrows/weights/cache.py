@@ -7,6 +7,7 @@ payload must be, so nothing in the file has to be believed; whatever does not ma
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import struct
@@ -116,5 +117,6 @@ def _layout(num_bytes: int) -> tuple[int, int]:
 def _sweep(folder: Path) -> None:
     """Removes what processes that were killed while writing left behind."""
     for left in folder.glob("*.tmp"):
-        if time.time() - left.stat().st_mtime > STALE_SECONDS:
-            left.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            if time.time() - left.stat().st_mtime > STALE_SECONDS:
+                left.unlink()
