@@ -46,7 +46,7 @@ def sentencepiece(**changes: Any) -> dict[str, Any]:
 
 
 def load(metadata: dict[str, Any]) -> Tokenizer:
-    return load_tokenizer(SimpleNamespace(kind="gguf", metadata=metadata, path="m.gguf"))  # type: ignore[arg-type]
+    return load_tokenizer(SimpleNamespace(kind="gguf", metadata=metadata, path="m.gguf", identity=lambda: "id"))  # type: ignore[arg-type]
 
 
 def pieces(tokenizer: Tokenizer, text: str, **how: Any) -> list[str]:
@@ -187,11 +187,16 @@ def test_space_prefix_belongs_to_the_start_of_a_text_only():
         (byte_level(pre=None), "tokenizer.ggml.pre is None"),
         (byte_level(tokens=[]), "tokens must be a list"),
         (byte_level(tokens=["a", "a"], token_type=None), "same token twice"),
-        (byte_level(token_type=np.array([1])), "token_type has 1 entries"),
+        (byte_level(token_type=np.array([1])), "token_type must hold one integer"),
         (byte_level(merges=None), "merges must be"),
         (byte_level(merges=["a b c"], tokens=list("abc"), token_type=None), "'a b c', which is not two"),
         (byte_level(merges=["q zz"], tokens=list("abq"), token_type=None), "inconsistent.*zz"),
         (byte_level(bos_token_id=10**6), "bos_token_id is 1000000"),
+        (byte_level(bos_token_id="x"), "bos_token_id is 'x'"),
+        (byte_level(token_type=["a"] * len(byte_level()["tokenizer.ggml.tokens"])), "token_type must hold one integer"),
+        (sentencepiece(scores=["a"] * 278), "scores must hold"),
+        (sentencepiece(unknown_token_id=-1, token_type=None), "unknown_token_id is -1"),
+        (sentencepiece(tokens=["a" * 300], scores=[0.0], token_type=None), "token 0 has 300 characters"),
         (sentencepiece(scores=np.zeros(3)), "scores must hold"),
         (sentencepiece(scores=None), "scores must hold"),
     ],
@@ -227,6 +232,23 @@ def test_hugging_face_directory(tmp_path: Path):
     assert tokenizer.eos_ids == {0, 2, 5}
     assert tokenizer.token_bytes(tokenizer.vocab_size - 1) == b"", "padding of the model's vocabulary"
     assert tokenizer.decode(tokenizer.encode("né 世"), skip_special=True) == "né 世"
+
+
+def test_derived_merges_are_kept_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NARROWS_CACHE", str(tmp_path))
+    monkeypatch.setattr("narrows.text.merges.WORTH_KEEPING", 1)
+    ids = load(sentencepiece()).encode("hello hello")
+    (kept,) = (tmp_path / "tokenizers").iterdir()
+    good = kept.read_bytes()
+    monkeypatch.setattr("narrows.text.merges.derive_merges", None)  # so that only the cache can serve
+    assert load(sentencepiece()).encode("hello hello") == ids
+    monkeypatch.undo()
+    monkeypatch.setenv("NARROWS_CACHE", str(tmp_path))
+    monkeypatch.setattr("narrows.text.merges.WORTH_KEEPING", 1)
+    for wrong in (b"", good[:-5], good[:-8] + b"\xff" * 8, b"junk" * 100):
+        kept.write_bytes(wrong)
+        assert load(sentencepiece()).encode("hello hello") == ids
+        assert kept.read_bytes() == good, "a broken cache is replaced"
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"model": {"type": "BPE"}}', "\x00" * 100])

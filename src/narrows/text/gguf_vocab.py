@@ -9,6 +9,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
 from narrows.text.errors import TokenizerError
+from narrows.text.merges import kept_merges
 from narrows.text.pretokenizers import PRETOKENIZERS
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -24,18 +25,22 @@ def _byte_chars() -> dict[str, int]:
 BYTE_CHARS = _byte_chars()  # how byte-level vocabularies write each byte
 
 
-def build_gguf(metadata: dict[str, Any]) -> Tokenizer:
-    """The tokenizer of a GGUF file's metadata; raises TokenizerError naming the key that is missing or wrong."""
+def build_gguf(metadata: dict[str, Any], identity: str) -> Tokenizer:
+    """The tokenizer described by a GGUF file's metadata; ``identity`` is the file's, to keep derived merges under.
+
+    Raises TokenizerError naming the key that is missing or wrong.
+    """
     kind = metadata.get(KEY + "model")
-    build = {"gpt2": _byte_level, "llama": _sentencepiece}.get(str(kind))
-    if build is None:
+    if kind not in ("gpt2", "llama"):
         raise TokenizerError(f"{KEY}model is {kind!r}; supported: gpt2 (byte-level BPE) and llama (SentencePiece BPE)")
     tokens = tokens_of(metadata)
     if len(set(tokens)) != len(tokens):
         raise TokenizerError(f"{KEY}tokens holds the same token twice")
     types = types_of(metadata, len(tokens))
     try:
-        return build(metadata, tokens, types)
+        if kind == "gpt2":
+            return _byte_level(metadata, tokens, types)
+        return _sentencepiece(metadata, tokens, types, identity)
     except TokenizerError:
         raise
     except Exception as error:  # the library reports a merge of unknown tokens and the like as bare Exception
@@ -55,9 +60,20 @@ def types_of(metadata: dict[str, Any], num_tokens: int) -> list[int]:
     types = metadata.get(KEY + "token_type")
     if types is None:
         return [NORMAL] * num_tokens
-    if len(types) != num_tokens:
-        raise TokenizerError(f"{KEY}token_type has {len(types)} entries for {num_tokens} tokens")
-    return np.asarray(types).tolist()
+    types = np.asarray(types)
+    if types.shape != (num_tokens,) or types.dtype.kind not in "iu":
+        raise TokenizerError(f"{KEY}token_type must hold one integer for each of {num_tokens} tokens")
+    return types.tolist()
+
+
+def token_id(metadata: dict[str, Any], name: str, num_tokens: int) -> int | None:
+    """The id a file gives to the token called ``name`` (bos, eos, …), or None."""
+    value = metadata.get(f"{KEY}{name}_token_id")
+    if value is None:
+        return None
+    if not isinstance(value, (int, np.integer)) or not 0 <= value < num_tokens:
+        raise TokenizerError(f"{KEY}{name}_token_id is {value!r}, not an id in 0..{num_tokens - 1}")
+    return int(value)
 
 
 def _byte_level(metadata: dict[str, Any], tokens: list[str], types: list[int]) -> Tokenizer:
@@ -82,13 +98,12 @@ def _byte_level(metadata: dict[str, Any], tokens: list[str], types: list[int]) -
     return out
 
 
-def _sentencepiece(metadata: dict[str, Any], tokens: list[str], types: list[int]) -> Tokenizer:
-    scores = np.array(metadata.get(KEY + "scores", ()), dtype=np.float64)
-    if scores.shape != (len(tokens),) or np.isnan(scores).any():
+def _sentencepiece(metadata: dict[str, Any], tokens: list[str], types: list[int], identity: str) -> Tokenizer:
+    scores = np.array(metadata.get(KEY + "scores", ()))
+    if scores.dtype.kind not in "fiu" or scores.shape != (len(tokens),) or np.isnan(scores).any():
         raise TokenizerError(f"{KEY}scores must hold one number for each of {len(tokens)} tokens")
-    unknown = types.index(UNKNOWN) if UNKNOWN in types else int(metadata.get(KEY + "unknown_token_id", 0))
-    if not 0 <= unknown < len(tokens):
-        raise TokenizerError(f"{KEY}unknown_token_id is {unknown}, outside 0..{len(tokens) - 1}")
+    scores = scores.astype(np.float64)
+    unknown = types.index(UNKNOWN) if UNKNOWN in types else token_id(metadata, "unknown", len(tokens)) or 0
     # Runs of spaces are declared as user-defined tokens, but the reference tokenizers reach them by merging, and
     # before all else: so they are spelt like other pieces and come first in the order of merges.
     runs = [i for i, t in enumerate(tokens) if types[i] == USER_DEFINED and t and not t.strip(" ")]
@@ -97,7 +112,7 @@ def _sentencepiece(metadata: dict[str, Any], tokens: list[str], types: list[int]
         spelt[i], types[i], scores[i] = "▁" * len(tokens[i]), NORMAL, np.inf
     mergeable = {t: i for i, t in enumerate(spelt) if types[i] == NORMAL}
     vocab = {token: i for i, token in enumerate(spelt)}
-    merges = _merges(mergeable, scores)
+    merges = kept_merges(mergeable, scores, identity)
     out = Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token=spelt[unknown], fuse_unk=True, byte_fallback=True))
     space = normalizers.Replace(" ", "▁")
     prefix = bool(metadata.get(KEY + "add_space_prefix", True))
@@ -106,18 +121,6 @@ def _sentencepiece(metadata: dict[str, Any], tokens: list[str], types: list[int]
     out.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if prefix else steps)
     _add_tokens(out, spelt, types)
     return out
-
-
-def _merges(vocab: dict[str, int], scores: np.ndarray) -> list[tuple[str, str]]:
-    """Every way of making a token out of two, best score first; of one token, the longest left part first."""
-    tokens = list(vocab)
-    order = np.argsort(-scores[list(vocab.values())], kind="stable")
-    return [
-        (left, right)
-        for token in map(tokens.__getitem__, order.tolist())
-        for cut in range(len(token) - 1, 0, -1)
-        if (left := token[:cut]) in vocab and (right := token[cut:]) in vocab
-    ]
 
 
 def _add_tokens(out: Tokenizer, tokens: Sequence[str], types: Sequence[int]) -> None:

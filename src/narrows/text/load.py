@@ -21,7 +21,9 @@ MAX_JSON_BYTES = 256 << 20
 
 def load_tokenizer(ckpt: Checkpoint) -> Tokenizer:
     """The tokenizer of a GGUF file or Hugging Face directory; raises TokenizerError naming what is missing."""
-    return _from_gguf(ckpt.metadata) if ckpt.kind == "gguf" else _from_directory(Path(ckpt.path), ckpt.metadata)
+    if ckpt.kind == "gguf":
+        return _from_gguf(ckpt.metadata, ckpt.identity())
+    return _from_directory(Path(ckpt.path), ckpt.metadata)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -45,20 +47,12 @@ def marker_text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _from_gguf(metadata: dict[str, Any]) -> Tokenizer:
-    backend = gv.build_gguf(metadata)
+def _from_gguf(metadata: dict[str, Any], identity: str) -> Tokenizer:
+    backend = gv.build_gguf(metadata, identity)
     tokens = gv.tokens_of(metadata)
     types = gv.types_of(metadata, len(tokens))
 
-    def token_id(name: str) -> int | None:
-        value = metadata.get(f"{gv.KEY}{name}_token_id")
-        if value is None:
-            return None
-        if not 0 <= int(value) < len(tokens):
-            raise TokenizerError(f"{gv.KEY}{name}_token_id is {value}, outside 0..{len(tokens) - 1}")
-        return int(value)
-
-    bos, eos = token_id("bos"), token_id("eos")
+    bos, eos, eot, eom = (gv.token_id(metadata, name, len(tokens)) for name in ("bos", "eos", "eot", "eom"))
     byte_level = metadata[gv.KEY + "model"] == "gpt2"
     wants_bos = PRETOKENIZERS[metadata[gv.KEY + "pre"]].add_bos if byte_level else True
     prefix = (bos,) if bos is not None and metadata.get(gv.KEY + "add_bos_token", wants_bos) else ()
@@ -73,7 +67,7 @@ def _from_gguf(metadata: dict[str, Any]) -> Tokenizer:
         literal=literal,
         bos=bos,
         eos=eos,
-        ends=end_ids(pieces, special, (eos, token_id("eot"), token_id("eom"))),
+        ends=end_ids(pieces, special, (eos, eot, eom)),
         prefix=prefix,
         suffix=suffix,
         space_prefix=not byte_level and bool(metadata.get(gv.KEY + "add_space_prefix", True)),
