@@ -5,12 +5,14 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <utility>
 #include <vector>
 
 namespace narrows {
 namespace {
 
-constexpr int kStep = 16;  // independent lanes
+constexpr int kStep = 16;       // independent lanes
 constexpr float kCold = 1e-5f;  // a temperature that leaves nothing to chance
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
@@ -24,13 +26,16 @@ float largest(const float* x, int n) {
   return *std::max_element(m, m + kStep);
 }
 
-// e^x for x in [-87, 0], to a relative 2e-7, without a branch or a call.
+constexpr float kFloor = -87.0f;  // e^x is still a normal number above
+
+// e^x for x in (kFloor, 0], to a relative 2e-7, and 0 for kFloor; no branch and no call, so that loops over it vectorise.
 inline float exp_negative(float x) {
-  constexpr float round = 12582912.0f;  // 1.5 * 2^23: adding and subtracting it rounds to an integer
-  float k = x * 1.44269504f + round;
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding and subtracting it rounds to an integer
+  const int32_t keep = -int32_t(x > kFloor);
+  float k = x * 1.44269504f + kRound;
   int32_t bits;
   std::memcpy(&bits, &k, 4);
-  k -= round;
+  k -= kRound;
   float r = x - k * 0.693359375f + k * 2.12194440e-4f;
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
@@ -41,13 +46,13 @@ inline float exp_negative(float x) {
   p = p * r * r + r + 1.0f;
   int32_t value;
   std::memcpy(&value, &p, 4);
-  value += int32_t(uint32_t(bits) << 23);
+  value = (value + int32_t(uint32_t(bits) << 23)) & keep;
   std::memcpy(&p, &value, 4);
   return p;
 }
 
 // A row's tokens in decreasing order of probability, sorted only where somebody looks: bucket b holds those whose logit is
-// [b, b + 1) * kWidth below the largest; the last bucket holds the rest, which together weigh next to nothing.
+// [b, b + 1) * kWidth below the largest; the last bucket holds the rest, which weighs nothing.
 class Ranking {
  public:
   // A place in the order: how many tokens and how much weight (the likeliest token has 1) lie before it.
@@ -55,88 +60,102 @@ class Ranking {
     int count;
     double mass;
   };
+  struct Token {
+    int id;
+    float logit, weight;
+  };
 
-  Ranking(const float* logits, int n, float max, float temperature) : logits_(logits), weights_(n), order_(n) {
+  Ranking(const float* logits, int n, float max, float temperature)
+      : logits_(logits), n_(n), weights_(new float[n]), buckets_(new int32_t[n]) {
     const float inverse = 1 / temperature;
-    std::vector<uint8_t> bucket(n);
+    float* weights = weights_.get();
+    int32_t* buckets = buckets_.get();
+    // Two loops: in one, the compiler would branch on the clamp and vectorise nothing. NaN is clamped, too.
     for (int i = 0; i < n; i++) {
-      float d = (logits[i] - max) * inverse;
-      float c = d > -kFloor ? d : -kFloor;  // NaN ends up here too
-      float w = exp_negative(c);
-      weights_[i] = d > -kFloor ? w : 0.0f;
-      int b = int(c * (-1 / kWidth));
-      bucket[i] = uint8_t(b < kBuckets - 1 ? b : kBuckets - 1);
+      const float x = (logits[i] - max) * inverse;
+      weights[i] = x > kFloor ? x : kFloor;
     }
-    double mass[kBuckets] = {};
-    int count[kBuckets] = {};
     for (int i = 0; i < n; i++) {
-      count[bucket[i]]++;
-      mass[bucket[i]] += weights_[i];
+      const float b = weights[i] * (-1 / kWidth);
+      weights[i] = exp_negative(weights[i]);
+      buckets[i] = int32_t(b);
     }
-    Cut at{0, 0};
-    int next[kBuckets];
+    // Neighbours go to sums of their own, so that an addition need not wait for the one before.
+    double mass[kWays][kBuckets] = {};
+    int count[kWays][kBuckets] = {};
+    for (int i = 0; i < n; i++) {
+      mass[i % kWays][buckets[i]] += weights[i];
+      count[i % kWays][buckets[i]]++;
+    }
+    start_[0] = {0, 0};
     for (int b = 0; b < kBuckets; b++) {
-      start_[b] = at;
-      next[b] = at.count;
-      at = {at.count + count[b], at.mass + mass[b]};
+      start_[b + 1] = start_[b];
+      for (int w = 0; w < kWays; w++) {
+        start_[b + 1].count += count[w][b];
+        start_[b + 1].mass += mass[w][b];
+      }
     }
-    start_[kBuckets] = at;
-    for (int i = 0; i < n; i++) order_[next[bucket[i]]++] = i;
   }
 
   Cut all() const { return start_[kBuckets]; }
 
-  // Walks the order from its beginning to the first token for which done(before, after) holds; returns that token's place in
-  // the order and the cut after it, or `end` when there is none before it. `done` must be monotone.
+  // The first token after which done(cut) holds, and the cut after it; when there is none before `end`, `end` and the last token
+  // before it that weighs anything. done must be monotone.
   template <class Done>
-  std::pair<int, Cut> find(Cut end, Done done) {
+  std::pair<Cut, int> find(Cut end, Done done) {
+    int last = -1, passed = 0;
     for (int b = 0; b < kBuckets && start_[b].count < end.count; b++) {
-      if (start_[b + 1].count < end.count && !done(start_[b + 1])) continue;
-      sort(b);
+      if (start_[b + 1].count == start_[b].count) continue;
+      if (start_[b + 1].count < end.count && !done(start_[b + 1])) {
+        passed = b;
+        continue;
+      }
       Cut at = start_[b];
-      while (at.count < std::min(start_[b + 1].count, end.count)) {
-        int place = at.count;
-        at = {place + 1, at.mass + weights_[order_[place]]};
-        if (done(at)) return {place, at};
+      for (const Token& t : members(b)) {
+        if (at.count == end.count) break;
+        at = {at.count + 1, at.mass + t.weight};
+        if (done(at)) return {at, t.id};
+        if (t.weight > 0) last = t.id;
       }
     }
-    return {end.count - 1, end};
+    return {end, last < 0 ? members(passed).back().id : last};
   }
 
-  int token(int place) const { return order_[place]; }
-  float weight(int place) const { return weights_[order_[place]]; }
-
-  // The first place whose weight is below `least`, looking no further than `end`.
+  // The cut before the first token that weighs less than `least`, or `end`.
   Cut above(Cut end, float least) {
-    for (int b = 0; b < kBuckets && start_[b].count < end.count; b++) {
-      sort(b);
+    int b = int(-std::log(least) / kWidth) - 1;  // one early: the logarithm rounds
+    for (b = std::clamp(b, 0, kBuckets - 1); b < kBuckets && start_[b].count < end.count; b++) {
       Cut at = start_[b];
-      for (; at.count < std::min(start_[b + 1].count, end.count); at = {at.count + 1, at.mass + weight(at.count)})
-        if (weight(at.count) < least) return at;
+      for (const Token& t : members(b)) {
+        if (at.count == end.count || t.weight < least) return at;
+        at = {at.count + 1, at.mass + t.weight};
+      }
     }
     return end;
   }
 
  private:
-  static constexpr int kBuckets = 256;
-  static constexpr float kWidth = 0.125f, kFloor = 87.0f;
+  static constexpr int kBuckets = 349, kWays = 4;  // 87 / kWidth + 1
+  static constexpr float kWidth = 0.25f;
 
-  void sort(int b) {
-    if (sorted_[b]) return;
-    sorted_[b] = true;
-    auto first = order_.begin() + start_[b].count, last = order_.begin() + start_[b + 1].count;
-    auto key = [&](int i) { return std::isnan(logits_[i]) ? -kInf : logits_[i]; };
-    std::sort(first, last, [&](int i, int j) {
-      float x = key(i), y = key(j);
-      return x != y ? x > y : i < j;
-    });
+  const std::vector<Token>& members(int b) {
+    std::vector<Token>& list = members_[b];
+    if (list.empty()) {
+      list.reserve(start_[b + 1].count - start_[b].count);
+      for (int i = 0; i < n_; i++)
+        if (buckets_[i] == b) list.push_back({i, std::isnan(logits_[i]) ? -kInf : logits_[i], weights_[i]});
+      std::sort(list.begin(), list.end(),
+                [](const Token& x, const Token& y) { return x.logit != y.logit ? x.logit > y.logit : x.id < y.id; });
+    }
+    return list;
   }
 
   const float* logits_;
-  std::vector<float> weights_;
-  std::vector<int> order_;
+  const int n_;
+  std::unique_ptr<float[]> weights_;
+  std::unique_ptr<int32_t[]> buckets_;
   Cut start_[kBuckets + 1];
-  bool sorted_[kBuckets] = {};
+  std::vector<Token> members_[kBuckets];
 };
 
 }  // namespace
@@ -159,16 +178,14 @@ int sample(const float* logits, int n, const SampleParams& p) {
   if (std::isinf(max) || p.top_k == 1 || p.temperature < kCold) return argmax(logits, n);
   Ranking ranking(logits, n, max, p.temperature);
   auto end = ranking.all();
-  if (p.top_k > 0 && p.top_k < n) end = ranking.find(end, [&](auto c) { return c.count >= p.top_k; }).second;
+  if (p.top_k > 0 && p.top_k < n) end = ranking.find(end, [&](auto cut) { return cut.count >= p.top_k; }).first;
   if (p.top_p < 1) {
-    double mass = double(p.top_p) * end.mass;
-    end = ranking.find(end, [&](auto c) { return c.mass >= mass; }).second;
+    const double mass = double(p.top_p) * end.mass;
+    end = ranking.find(end, [&](auto cut) { return cut.mass >= mass; }).first;
   }
   if (p.min_p > 0) end = ranking.above(end, std::min(p.min_p, 1.0f));
-  double mass = p.uniform * end.mass;
-  int place = ranking.find(end, [&](auto c) { return c.mass > mass; }).first;
-  while (ranking.weight(place) == 0) place--;  // rounding may leave the draw past the last token with any weight
-  return ranking.token(place);
+  const double mass = p.uniform * end.mass;
+  return ranking.find(end, [&](auto cut) { return cut.mass > mass; }).second;
 }
 
 double log_sum_exp(const float* logits, int n) {

@@ -1,4 +1,4 @@
-"""The row law on a real model: the same ids alone, together, in chunks, on shared pages, preempted, on 1 or 2 threads."""
+"""The row law on a real model: the same ids alone, batched, in chunks, on shared pages, preempted, by any threads."""
 
 from __future__ import annotations
 
