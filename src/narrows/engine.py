@@ -15,26 +15,13 @@ from typing import Protocol
 from .batch import build, num_logits
 from .kv.pool import KvPool
 from .ledger import Ledger, RequestMetrics
+from .prompts import ContextLengthError, RequestError, check_prompt
 from .sampling import CounterRng, SamplingParams, adjust, adjusts, fresh_seed, token_logprobs
 from .schedulers.base import Scheduler, prefix_limit
 from .types import F32, TARGET, Cursor, ForwardBatch, ForwardOutput, Request, Status, StepPlan, TokenLogprobs, Verdict
 from .verifiers.base import Verifier
 
-
-class RequestError(ValueError):
-    """A request that cannot be served; the message says what is wrong with it."""
-
-
-class ContextLengthError(RequestError):
-    """A prompt that leaves no room for an answer."""
-
-    def __init__(self, num_tokens: int, limit: int) -> None:
-        super().__init__(
-            f"the prompt has {num_tokens} tokens; the context is {limit} tokens, at least one of them for the answer. "
-            f"Shorten the prompt by {num_tokens - limit + 1} tokens or load the model with a larger max_model_len"
-        )
-        self.num_tokens = num_tokens
-        self.limit = limit
+__all__ = ["ContextLengthError", "Engine", "RequestError", "StepResult"]
 
 
 class Model(Protocol):
@@ -94,16 +81,7 @@ class Engine:
 
         Raises RequestError (ContextLengthError when the prompt does not fit) or ParamError.
         """
-        tokens = [int(t) for t in prompt]
-        if not tokens:
-            if self.bos_id is None:
-                raise RequestError("the prompt is empty, and this model has no token that begins a text")
-            tokens = [self.bos_id]
-        bad = next((t for t in tokens if not 0 <= t < self.vocab_size), None)
-        if bad is not None:
-            raise RequestError(f"the prompt holds token {bad}, but the vocabulary ends at {self.vocab_size - 1}")
-        if len(tokens) >= self.max_model_len:
-            raise ContextLengthError(len(tokens), self.max_model_len)
+        tokens = check_prompt(prompt, self.vocab_size, self.max_model_len, self.bos_id)
         params.check_vocabulary(self.vocab_size)
         id = f"request-{next(self._ids)}" if id is None else id
         if id in self.requests:

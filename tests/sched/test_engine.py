@@ -180,6 +180,9 @@ def test_bad_requests_are_refused_and_the_next_is_served() -> None:
         engine.add([], GREEDY)
     with pytest.raises(RequestError, match=f"token {VOCAB}, but the vocabulary ends at {VOCAB - 1}"):
         engine.add([1, VOCAB], GREEDY)
+    for prompt in ("text", [1.5], [None], [[1]]):
+        with pytest.raises(RequestError, match="must be a sequence of token ids"):
+            engine.add(prompt, GREEDY)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="token -1"):
         engine.add([-1], GREEDY)
     with pytest.raises(ParamError, match="logit_bias holds token 191222"):
