@@ -179,19 +179,22 @@ void put_unit(int bits, const uint64_t (&quads)[8][8], uint8_t* unit) {
   }
 }
 
-uint8_t get_code(const uint8_t* unit, int bits, int j, int byte) {
-  if (bits == 8) return unit[64 * j + byte];
-  int q = 0, shift = 0;
-  if (bits >= 4) {
-    q = unit[64 * (j % 4) + byte] >> (j / 4 * 4) & 15;
-    unit += 256, shift = 4, bits -= 4;
+// The 32 codes of one lane of a unit.
+void get_codes(int bits, const uint8_t* unit, int lane, uint8_t* q) {
+  uint32_t quads[8] = {};
+  int shift = 0;
+  for (int width : {8, 4, 2, 1}) {
+    if (bits < width) continue;
+    uint32_t mask = 0x01010101 * ((1u << width) - 1);
+    for (int j = 0; j < 8; j++) {
+      uint32_t word;
+      std::memcpy(&word, unit + 64 * (j % width) + 4 * lane, 4);
+      quads[j] |= (word >> (j / width * width) & mask) << shift;
+    }
+    unit += 64 * width;
+    shift += width, bits -= width;
   }
-  if (bits >= 2) {
-    q |= (unit[64 * (j % 2) + byte] >> (j / 2 * 2) & 3) << shift;
-    unit += 128, shift += 2, bits -= 2;
-  }
-  if (bits == 1) q |= (unit[byte] >> j & 1) << shift;
-  return uint8_t(q);
+  std::memcpy(q, quads, kUnit);
 }
 
 void put16(uint8_t* p, int lane, uint16_t v) { std::memcpy(p + 2 * lane, &v, 2); }
@@ -316,7 +319,7 @@ float quantise(const float* w, int n, float s, float m, int offset, int top, flo
 }
 
 // Codes, scale and minimum of a group by least squared error, over ranges from a little wider than the group's to a good
-// deal narrower: clipping one extreme often pays for itself.
+// deal narrower: with few codes, clipping one extreme often pays for itself.
 void quantise_group(const Format& f, const float* w, int n, uint8_t* q, uint16_t* scale, uint16_t* minimum) {
   int top = (1 << f.bits) - 1, offset = f.offset();
   float lo = 0, hi = 0, best = INFINITY;
@@ -327,7 +330,7 @@ void quantise_group(const Format& f, const float* w, int n, uint8_t* q, uint16_t
   *scale = *minimum = 0;
   float codes[64], trial[64];
   std::fill(codes, codes + n, float(offset));
-  for (int step = -2; step <= 10; step++) {
+  for (int step = -2, last = f.bits >= 6 ? 0 : 10; step <= last; step++) {
     float shrink = 0.025f * float(step), base = (hi - lo) * (1.0f - shrink) / float(top);
     uint16_t m16 = 0;
     if (f.minimum)
@@ -433,6 +436,7 @@ void unpack_row(const Matrix& w, int n, float* out) {
     }
     return;
   }
+  uint8_t q[kUnit];
   for (int g = 0; g * f.group < w.cols; g++) {
     const uint8_t* header = tile + at.block(g * f.group / kUnit);
     int i = g % at.block_groups;
@@ -444,9 +448,9 @@ void unpack_row(const Matrix& w, int n, float* out) {
       s = half(header + at.scales + i * kLanes * 2);
       if (f.minimum) m = half(header + at.mins + i * kLanes * 2);
     }
-    for (int k = g * f.group; k < std::min((g + 1) * f.group, w.cols); k++) {
-      int q = get_code(tile + at.unit(k / kUnit), f.bits, k % kUnit / 4, 4 * lane + k % 4);
-      out[k] = s * float(q - f.offset());
+    for (int k = g * f.group, last = std::min(k + f.group, w.cols); k < last; k++) {
+      if (k % kUnit == 0) get_codes(f.bits, tile + at.unit(k / kUnit), lane, q);
+      out[k] = s * float(q[k % kUnit] - f.offset());
       if (f.minimum) out[k] += m;  // adding zero would lose the sign of a zero
     }
   }

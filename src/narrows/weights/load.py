@@ -21,6 +21,7 @@ from rich.progress import Progress
 from .. import _native
 from ..checkpoints import Checkpoint, TensorInfo
 from ..checkpoints.gguf import GGML_TYPES
+from ..machine import default_threads
 from ..types import F32, ModelSpec, TensorSource
 from . import cache as disk
 from .format import U8, Format, Packed, WeightError, parse_format
@@ -55,14 +56,16 @@ def load_weights(
     weights: str = "auto",
     cache: bool = True,
     num_threads: int | None = None,
+    progress: bool = True,
 ) -> dict[str, Packed | F32]:
     """The model's tensors by canonical name: matrices as `Packed`, vectors as float32 [n].
 
     `weights` is "auto" (GGUF: every matrix as the file stores it; safetensors: bf16) or a format for all matrices, as
     `parse_format` reads it. `cache` keeps packed weights under ~/.cache/narrows/packed (or $NARROWS_CACHE/packed).
+    `num_threads` is for packing and reading only. `progress` shows a bar while packing, on a terminal.
     Raises WeightError for an unknown format, and for a tensor that is missing, misshapen or of a type without a use.
     """
-    threads = num_threads or len(os.sched_getaffinity(0))
+    threads = num_threads or default_threads()[0]
     entries, num_bytes = plan(ckpt, sources, weights)
     identity = f"{ckpt.identity()} {PACK_VERSION} {entries}"
     key = xxhash.xxh3_128_digest(identity.encode("utf-8", "surrogateescape"))
@@ -73,11 +76,12 @@ def load_weights(
     buffer = disk.read(path, key, num_bytes, threads) if cache else None
     if buffer is None:
         buffer = _native.alloc_huge(num_bytes)
-        with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-            bar = progress.add_task(f"packing {spec.architecture} weights", total=num_bytes)
+        hidden = not progress or not sys.stderr.isatty()
+        with Progress(console=Console(stderr=True), transient=True, disable=hidden) as bars:
+            bar = bars.add_task(f"packing {spec.architecture} weights", total=num_bytes)
             for e in entries:
                 for done in _fill(ckpt, e, buffer[e.offset : e.offset + e.nbytes], threads):
-                    progress.update(bar, advance=done)
+                    bars.update(bar, advance=done)
         if cache:
             disk.write(path, key, buffer)
     return {e.name: _view(e, buffer[e.offset : e.offset + e.nbytes]) for e in entries}
