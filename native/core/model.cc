@@ -19,9 +19,12 @@ Activations& ActivationBuffer::reserve(int rows, int cols) {
   view.rows = rows;
   view.cols = cols;
   size_t units = size_t(rows) * view.num_units();
-  view.q = q_.reserve(units * kUnit);
+  view.high = high_.reserve(units * kUnit);
+  view.low = low_.reserve(units * kUnit);
+  view.fine = fine_.reserve(units);
   view.scale = scale_.reserve(units);
   view.sum = sum_.reserve(units * 2);
+  view.low_sum = low_sum_.reserve(units * 2);
   return view;
 }
 

@@ -134,3 +134,14 @@ inline float reduce_max(F a) {
     for (int i = 0; i < step; i++) t[i] = t[i] > t[i + step] ? t[i] : t[i + step];
   return t[0];
 }
+
+inline int32_t reduce_add(I a) {
+  int32_t t[16], sum = 0;
+  store(t, a);
+  for (int i = 0; i < 16; i++) sum += t[i];
+  return sum;
+}
+template <int N>
+inline I shift_left(I a) {
+  return {_mm256_slli_epi32(a.lo, N), _mm256_slli_epi32(a.hi, N)};
+}

@@ -82,3 +82,9 @@ inline float reduce_add(F a) {
 inline float reduce_max(F a) {
   return reduce(a.v, [](__m256 x, __m256 y) { return _mm256_max_ps(x, y); });
 }
+
+inline int32_t reduce_add(I a) { return _mm512_reduce_add_epi32(a.v); }
+template <int N>
+inline I shift_left(I a) {
+  return {_mm512_slli_epi32(a.v, N)};
+}

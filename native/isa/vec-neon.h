@@ -162,3 +162,9 @@ inline float reduce_max(F a) {
     for (int i = 0; i < step; i++) t[i] = t[i] > t[i + step] ? t[i] : t[i + step];
   return t[0];
 }
+
+inline int32_t reduce_add(I a) { return vaddvq_s32(vaddq_s32(vaddq_s32(a.v[0], a.v[1]), vaddq_s32(a.v[2], a.v[3]))); }
+template <int N>
+inline I shift_left(I a) {
+  return each_i([&](int i) { return vshlq_n_s32(a.v[i], N); });
+}

@@ -150,3 +150,13 @@ inline float reduce_max(F a) {
     for (int i = 0; i < step; i++) t[i] = t[i] > t[i + step] ? t[i] : t[i + step];
   return t[0];
 }
+
+inline int32_t reduce_add(I a) {
+  int32_t sum = 0;
+  for (int i = 0; i < 16; i++) sum += a.v[i];
+  return sum;
+}
+template <int N>
+inline I shift_left(I a) {
+  return each_i([&](int i) { return int32_t(uint32_t(a.v[i]) << N); });
+}

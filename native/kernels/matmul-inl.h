@@ -2,7 +2,8 @@
 //
 // Row law: whatever the number of rows, each output is   acc = 0; for each group of columns in order:
 //   acc = fma(w_scale * x_scale, float(exact integer dot product), acc);  with a minimum: acc = fma(w_min, x_scale * x_sum, acc)
-// so gemv, row blocks and tiles may differ in everything but these float operations.
+// so gemv, row blocks and tiles may differ in everything but these float operations. In a unit of two bytes the integer is
+// 256 * high + low, and w_scale is divided by 256: a row of one byte may join in (its low byte is 0), since that changes no bit.
 
 #ifndef KAHEAD
 #define KAHEAD 8192
@@ -67,28 +68,33 @@ inline void each_unit(const uint8_t* tile, const Layout& at, const Format& f, in
   }
 }
 
-// What a format adds to a group's dot product because codes are unsigned: an integer -offset * sum(x) to start from, or with a
-// minimum the float x_scale * sum(x) to multiply it by. One entry per row and (half) unit, in the order of the activations.
-union Correction {
-  int32_t start;
-  float sum;
+// What a format adds to a group's dot product because codes are unsigned: integers -offset * sum(x), one for each byte of x, or with
+// a minimum the float x_scale * sum(x) to multiply it by. One entry per row and (half) unit, in the order of the activations.
+struct Correction {
+  union {
+    int32_t start;
+    float sum;
+  };
+  int32_t low;
 };
 
 template <bool HALF>
 inline void corrections(const Format& f, const Activations& x, Correction* out) {
   const float* scale = x.scale;
-  const int32_t* sum = x.sum;
+  const int32_t *sum = x.sum, *low = x.low_sum;
   constexpr int H = HALF ? 2 : 1;
   for (int b = 0; b < x.num_blocks(); b++) {
     int n = x.block_rows(b);
-    for (int u = 0; u < x.num_units(); u++, scale += n, sum += 2 * n, out += H * n)
+    for (int u = 0; u < x.num_units(); u++, scale += n, sum += 2 * n, low += 2 * n, out += H * n)
       for (int r = 0; r < n; r++)
         for (int h = 0; h < H; h++) {
-          int32_t total = HALF ? sum[2 * r + h] : sum[2 * r] + sum[2 * r + 1];
+          int32_t high_sum = HALF ? sum[2 * r + h] : sum[2 * r] + sum[2 * r + 1];
+          int32_t low_sum = HALF ? low[2 * r + h] : low[2 * r] + low[2 * r + 1];
           if (f.minimum)
-            out[h * n + r].sum = scale[r] * float(total);
+            out[h * n + r].sum = scale[r] * (float(high_sum) + float(low_sum) * (1.0f / 256));
           else
-            out[h * n + r].start = -f.offset() * total;
+            out[h * n + r].start = -f.offset() * high_sum;
+          out[h * n + r].low = f.minimum ? 0 : -f.offset() * low_sum;
         }
   }
 }
@@ -103,22 +109,37 @@ inline void gemv(const Matrix& w, const Activations& x, int tile0, int tile1, fl
     each_unit<BITS>(w.data + tile * at.tile_bytes, at, f, 0, at.num_units, [&](int u, int v, Scales s, const uint8_t* codes) {
       B q[8];
       unpack<BITS>(codes, q);
-      const int8_t* xq = x.q + u * kUnit;
+      const int8_t *high = x.high + u * kUnit, *low = x.low + u * kUnit;
       F xs = set1(x.scale[u]);
+      bool fine = x.fine[u];
       if constexpr (HALF) {
         for (int h = 0; h < 2; h++) {
-          I d = MIN ? zero_i() : set1(c[2 * u + h].start);
-          for (int j = 4 * h; j < 4 * h + 4; j++) d = dot<BITS>(d, q[j], xq + 4 * j);
-          acc = fma(s.scale(2 * v + h) * xs, to_f(d), acc);
-          if constexpr (MIN) acc = fma(s.minimum(2 * v + h), set1(c[2 * u + h].sum), acc);
+          const Correction& ch = c[2 * u + h];
+          I d = MIN ? zero_i() : set1(ch.start);
+          for (int j = 4 * h; j < 4 * h + 4; j++) d = dot<BITS>(d, q[j], high + 4 * j);
+          F ws = s.scale(2 * v + h);
+          if (fine) {
+            d = shift_left<8>(d) + set1(ch.low);
+            for (int j = 4 * h; j < 4 * h + 4; j++) d = dot<BITS>(d, q[j], low + 4 * j);
+            ws = ws * set1(1.0f / 256);
+          }
+          acc = fma(ws * xs, to_f(d), acc);
+          if constexpr (MIN) acc = fma(s.minimum(2 * v + h), set1(ch.sum), acc);
         }
       } else {
         I d = MIN ? zero_i() : set1(c[u].start), e = zero_i();
         for (int j = 0; j < 8; j += 2) {
-          d = dot<BITS>(d, q[j], xq + 4 * j);
-          e = dot<BITS>(e, q[j + 1], xq + 4 * j + 4);
+          d = dot<BITS>(d, q[j], high + 4 * j);
+          e = dot<BITS>(e, q[j + 1], high + 4 * j + 4);
         }
-        acc = fma(s.scale(s.group(v, 0)) * xs, to_f(d + e), acc);
+        d = d + e;
+        F ws = s.scale(s.group(v, 0));
+        if (fine) {
+          d = shift_left<8>(d) + set1(c[u].low);
+          for (int j = 0; j < 8; j++) d = dot<BITS>(d, q[j], low + 4 * j);
+          ws = ws * set1(1.0f / 256);
+        }
+        acc = fma(ws * xs, to_f(d), acc);
         if constexpr (MIN) acc = fma(s.minimum(s.group(v, 0)), set1(c[u].sum), acc);
       }
     });
@@ -148,10 +169,12 @@ inline void decode(const uint8_t* tile, const Layout& at, const Format& f, int u
   });
 }
 
-// What a block of rows needs besides the weights. q, xs and c point at its first row in the stretch's first unit, n rows to a unit;
-// acc [tile][row][16] lie `apart` floats from tile to tile; `ahead` is where the next stretch lies, to be fetched meanwhile.
+// What a block of rows needs besides the weights. high, low, fine, xs and c point at its first row in the stretch's first unit, n
+// rows to a unit; acc [tile][row][16] lie `apart` floats from tile to tile; `ahead` is where the next stretch lies, to be fetched
+// meanwhile.
 struct Block {
-  const int8_t* q;
+  const int8_t *high, *low;
+  const uint8_t* fine;
   const float* xs;
   const Correction* c;
   int n;
@@ -159,32 +182,54 @@ struct Block {
   size_t apart;
   const uint8_t* ahead;
 
-  Block from(int row) const { return {q + row * kUnit, xs + row, c + row, n, acc + row * kLanes, apart, row ? nullptr : ahead}; }
+  Block from(int r) const {
+    return {high + r * kUnit, low + r * kUnit, fine + r, xs + r, c + r, n, acc + r * kLanes, apart, r ? nullptr : ahead};
+  }
 };
 
-// R rows against W tiles: a broadcast of x serves W tiles, a vector of codes R rows.
+inline bool any(const uint8_t* flags, int n) {
+  int sum = 0;
+  for (int i = 0; i < n; i++) sum |= flags[i];
+  return sum;
+}
+
+// d += codes . x over a (half) unit, for R rows against W tiles: a broadcast of x serves W tiles, a vector of codes R rows.
+template <int R, int W, int BITS, int QUADS>
+inline void dot_rows(I (&d)[R][W], const uint8_t* const (&codes)[W], const int8_t* x) {
+#pragma GCC unroll 8
+  for (int j = 0; j < QUADS; j++) {
+    B w[W];
+    for (int i = 0; i < W; i++) w[i] = load_b(codes[i] + 64 * j);
+    for (int r = 0; r < R; r++)
+      for (int i = 0; i < W; i++) d[r][i] = dot<BITS>(d[r][i], w[i], x + r * kUnit + 4 * j);
+  }
+}
+
 template <int R, int W, int BITS, bool HALF, bool MIN>
 inline void rows_by(const Stretch& w, int units, Block b) {
   F a[R][W];
   for (int r = 0; r < R; r++)
     for (int i = 0; i < W; i++) a[r][i] = load(b.acc + i * b.apart + r * kLanes);
   constexpr int H = HALF ? 2 : 1;
-  for (int u = 0; u < units; u++, b.q += b.n * kUnit, b.xs += b.n) {
+  for (int u = 0; u < units; u++, b.high += b.n * kUnit, b.low += b.n * kUnit, b.fine += b.n, b.xs += b.n) {
     if (b.ahead)
       for (int i = 0; i < W * (BITS + 1); i++, b.ahead += 64) prefetch(b.ahead);
+    bool fine = any(b.fine, R);
     for (int h = 0; h < H; h++, b.c += b.n) {
       I d[R][W];
+      const uint8_t* codes[W];
+      for (int i = 0; i < W; i++) codes[i] = w.codes[i] + u * 512 + h * 256;
       for (int r = 0; r < R; r++)
         for (int i = 0; i < W; i++) d[r][i] = MIN ? zero_i() : set1(b.c[r].start);
-#pragma GCC unroll 8
-      for (int j = 0; j < 8 / H; j++) {
-        B codes[W];
-        for (int i = 0; i < W; i++) codes[i] = load_b(w.codes[i] + u * 512 + h * 256 + 64 * j);
+      dot_rows<R, W, BITS, 8 / H>(d, codes, b.high + h * 16);
+      if (fine) {
         for (int r = 0; r < R; r++)
-          for (int i = 0; i < W; i++) d[r][i] = dot<BITS>(d[r][i], codes[i], b.q + r * kUnit + h * 16 + 4 * j);
+          for (int i = 0; i < W; i++) d[r][i] = shift_left<8>(d[r][i]) + set1(b.c[r].low);
+        dot_rows<R, W, BITS, 8 / H>(d, codes, b.low + h * 16);
       }
       for (int i = 0; i < W; i++) {
         F s = load(w.scale[i] + (u * H + h) * kLanes);
+        if (fine) s = s * set1(1.0f / 256);
         for (int r = 0; r < R; r++) a[r][i] = fma(s * set1(b.xs[r]), to_f(d[r][i]), a[r][i]);
         if constexpr (MIN) {
           F m = load(w.minimum[i] + (u * H + h) * kLanes);
@@ -224,9 +269,16 @@ inline void gemm(const Matrix& w, const Layout& at, const Activations& x, int ti
       int n = x.block_rows(b);
       size_t first = size_t(b) * kRows * units + size_t(u0) * n;  // (row, unit) pairs before this stretch of the block
       const uint8_t* ahead = b ? nullptr : u1 < units ? base + at.unit(u1) : base + W * at.tile_bytes;
-      block<W, BITS, HALF, MIN>(
-          stretch, u1 - u0,
-          {x.q + first * kUnit, x.scale + first, c + first * (HALF ? 2 : 1), n, acc + size_t(b) * kRows * kLanes, apart, ahead});
+      Block rows{x.high + first * kUnit,
+                 x.low + first * kUnit,
+                 x.fine + first,
+                 x.scale + first,
+                 c + first * (HALF ? 2 : 1),
+                 n,
+                 acc + size_t(b) * kRows * kLanes,
+                 apart,
+                 ahead};
+      block<W, BITS, HALF, MIN>(stretch, u1 - u0, rows);
     }
   }
   for (int i = 0; i < W; i++) {

@@ -74,29 +74,41 @@ void rope(float* x, const float* cos, const float* sin, int dim) {
   }
 }
 
+// One digit of a unit: its codes, and the sums of its halves.
+inline void put_digit(I lo, I hi, int8_t* codes, int32_t* sums) {
+  store_i8(codes, lo);
+  store_i8(codes + 16, hi);
+  sums[0] = reduce_add(lo);
+  sums[1] = reduce_add(hi);
+}
+
 void quantize(const float* x, int t, const Activations& out) {
   int b = t / kRows, r = t % kRows, n = out.block_rows(b), units = out.num_units();
-  size_t first = size_t(b) * kRows * units + r;
+  F squares = zero_f();
+  for (int i = 0; i < out.cols; i += 16) {
+    F v = load_part(x + i, out.cols - i < 16 ? out.cols - i : 16);
+    squares = fma(v, v, squares);
+  }
+  float limit = kStandOut * __builtin_sqrtf(reduce_add(squares) / float(out.cols));
   for (int u = 0; u < units; u++) {
+    size_t at = (size_t(b) * units * kRows + r) + size_t(u) * n;
     int left = out.cols - u * kUnit;
     F lo = load_part(x + u * kUnit, left < 16 ? left : 16);
     F hi = left > 16 ? load_part(x + u * kUnit + 16, left < 32 ? left - 16 : 16) : zero_f();
     float top = reduce_max(max(abs(lo), abs(hi)));
-    size_t at = first + size_t(u) * n;
-    bool usable = top > 1e-30f && top < 3e38f;  // a NaN or infinite row quantises to zero codes and keeps its NaN in the scale
-    float inverse = usable ? 127.0f / top : 0.0f;
+    bool usable = top > 1e-30f && top < 3e38f;  // zeros; or a row already lost, which keeps its NaN in the scale
+    bool fine = usable && top > limit;
     out.scale[at] = usable ? top / 127.0f : top <= 1e-30f ? 0.0f : top - top;
-    I qlo = round_i(lo * set1(inverse)), qhi = round_i(hi * set1(inverse));
-    if (!usable) qlo = qhi = zero_i();
-    store_i8(out.q + at * kUnit, qlo);
-    store_i8(out.q + at * kUnit + 16, qhi);
-    int32_t sums[2] = {0, 0};
-    for (int i = 0; i < 16; i++) {
-      sums[0] += out.q[at * kUnit + i];
-      sums[1] += out.q[at * kUnit + 16 + i];
-    }
-    out.sum[2 * at] = sums[0];
-    out.sum[2 * at + 1] = sums[1];
+    out.fine[at] = fine;
+    F inverse = set1(usable ? 127.0f / top : 0.0f);
+    lo = usable ? lo * inverse : zero_f();
+    hi = usable ? hi * inverse : zero_f();
+    I high_lo = round_i(lo), high_hi = round_i(hi);
+    put_digit(high_lo, high_hi, out.high + at * kUnit, out.sum + 2 * at);
+    // Half a step is 128 of the finer ones, one more than a byte holds: the few that reach it lose a 256th of a step.
+    F finer = set1(fine ? 256.0f : 0.0f), most = set1(127.0f);
+    I low_lo = round_i(min((lo - to_f(high_lo)) * finer, most)), low_hi = round_i(min((hi - to_f(high_hi)) * finer, most));
+    put_digit(low_lo, low_hi, out.low + at * kUnit, out.low_sum + 2 * at);
   }
 }
 

@@ -67,9 +67,10 @@ class ActivationBuffer {
   Activations view;
 
  private:
-  Buffer<int8_t> q_;
+  Buffer<int8_t> high_, low_;
+  Buffer<uint8_t> fine_;
   Buffer<float> scale_;
-  Buffer<int32_t> sum_;
+  Buffer<int32_t> sum_, low_sum_;
 };
 
 class Model {

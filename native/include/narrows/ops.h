@@ -11,17 +11,24 @@ constexpr int kRows = 16;   // activation rows in a block
 constexpr int kPage = 64;   // tokens in a KV page
 constexpr int kPart = 256;  // tokens in a partition of the context: the unit of attention's fixed reduction
 
-// Activations of T rows, quantised to int8 per unit of 32 columns, in blocks of at most 16 rows. Block b (rows 16b ...) holds
-// `n = min(16, T - 16b)` rows and starts at unit 16b * num_units of each array:
-//   q    [unit][n][32]   int8, round(x / scale), padding columns 0
+// Activations of T rows as integers, by units of 32 columns: one signed byte a value, and a second one, 256 times finer, in units
+// whose largest value stands out from the row (kStandOut times its root mean square). Such units would otherwise bring most of the
+// error, and they are few. Blocks hold at most 16 rows: block b (rows 16b ...) has n = min(16, T - 16b) rows and starts at entry
+// 16b * num_units of each array:
+//   high [unit][n][32]   int8, round(x / scale), padding columns 0
+//   low  [unit][n][32]   int8, round((x / scale - high) * 256), 0 in a unit of one byte
+//   fine [unit][n]       1 where the unit has two bytes
 //   scale[unit][n]       max|x| / 127
-//   sum  [unit][n][2]    sums of q over each half of the unit
+//   sum  [unit][n][2]    sums of high over each half of the unit, low_sum the same of low
 // `f` are the same rows in float, row-major [T][cols], for float weight formats.
+constexpr float kStandOut = 4.0f;
+
 struct Activations {
   int rows = 0, cols = 0;
-  int8_t* q = nullptr;
+  int8_t *high = nullptr, *low = nullptr;
+  uint8_t* fine = nullptr;
   float* scale = nullptr;
-  int32_t* sum = nullptr;
+  int32_t *sum = nullptr, *low_sum = nullptr;
   const float* f = nullptr;
 
   NARROWS_INLINE int num_units() const { return (cols + kUnit - 1) / kUnit; }
@@ -74,7 +81,7 @@ struct OpTable {
 constexpr int kStretch = 16;  // units decoded at a time: 16 KiB of codes, half of a small L1
 constexpr int kPair = 2;      // tiles that share the activations
 NARROWS_INLINE size_t matmul_scratch(int rows, int cols) {
-  return size_t(kPair) * kStretch * (512 + 4 * 64) + size_t(rows) * (kPair * 64 + size_t(cols + kUnit) / kUnit * 8) + 256;
+  return size_t(kPair) * kStretch * (512 + 4 * 64) + size_t(rows) * (kPair * 64 + size_t(cols + kUnit) / kUnit * 16) + 256;
 }
 // Bytes of scratch for attention: scores of the queries in hand, one page widened to floats.
 NARROWS_INLINE size_t attention_scratch(int head_dim) { return size_t(8) * kPage * 4 + size_t(kPage) * head_dim * 8 + 256; }
