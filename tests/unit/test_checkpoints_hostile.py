@@ -310,3 +310,18 @@ def test_what_never_ends_is_not_opened(tmp_path):
     for path in (tmp_path / "m.gguf", "/dev/zero"):
         with pytest.raises(CheckpointError, match="not a regular file"):
             open_checkpoint(path)
+
+
+def test_flipped_bits_of_a_safetensors_file_do_no_harm(tmp_path):
+    good, rng = safetensors({"a": entry(), "b": entry("BF16", [2, 4], [16, 32])}, bytes(32)), np.random.default_rng(0)
+    (tmp_path / "config.json").write_text("{}")
+    path = tmp_path / "model.safetensors"
+    for at in range(len(good) - 32):
+        bad = bytearray(good)
+        bad[at] ^= 1 << int(rng.integers(8))
+        path.write_bytes(bad)
+        try:
+            ckpt = open_checkpoint(tmp_path)
+            assert sum(ckpt.raw(name).nbytes for name in ckpt.tensors) == 32
+        except CheckpointError as error:
+            assert str(error)
