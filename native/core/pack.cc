@@ -168,7 +168,7 @@ void put_unit(int bits, const uint64_t (&quads)[8][8], uint8_t* unit) {
   int shift = 0;
   for (int width : {8, 4, 2, 1}) {
     if (bits < width) continue;
-    uint64_t mask = 0x0101010101010101 * ((1 << width) - 1);
+    uint64_t mask = 0x0101010101010101u * ((1u << width) - 1);
     for (int v = 0; v < width; v++, unit += 64) {
       uint64_t plane[8] = {};
       for (int slot = 0; slot < 8 / width; slot++)
