@@ -1,4 +1,6 @@
-// A team of threads that runs one function together. Threads spin only inside run() and park between runs.
+// A team of threads that runs one function together. Threads spin only inside run() and park between runs. A team as large as the
+// set of CPUs it may use gives each member its own for the length of a run: schedulers have been seen to leave two members on one
+// CPU, where each spins out its slice while the other should work.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -32,8 +34,10 @@ class Team {
 
  private:
   void work(int thread);
+  void pin(int thread) const;
 
   const int size_;
+  std::vector<int> cpus_;  // one a member; empty: not pinned
   // A barrier counts arrivals; the last to arrive resets both counters and opens the next phase.
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<int> phase_{0};
