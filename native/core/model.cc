@@ -12,6 +12,7 @@ namespace narrows {
 namespace {
 constexpr int kFewRows = 4;          // a request with at most this many rows has its context shared out by partitions
 constexpr int kQueries = 24;         // queries that share the reading of a page
+constexpr int kParts = 4;            // partitions of a context taken in one go
 constexpr size_t kChunk = 48 << 10;  // bytes of weights handed out at a time
 }  // namespace
 
@@ -88,12 +89,13 @@ void Model::plan(const Batch& batch, Plan& plan) {
         plan.num_partials += int64_t(c_.heads) * (parts1 - parts0);
       }
       for (int head = 0; head < c_.kv_heads; head++)
-        for (int part = parts0; part < parts1; part++) plan.items.push_back({b, head, 0, n, part});
+        for (int part = parts0; part < parts1; part += kParts)
+          plan.items.push_back({b, head, 0, n, part, std::min(part + kParts, parts1)});
       plan.entries += uint64_t(before + n - low) * c_.kv_heads;
     } else {
       for (int row = (n - 1) / rows_per_item * rows_per_item; row >= 0; row -= rows_per_item) {  // the longest first
         int end = std::min(row + rows_per_item, n);
-        for (int head = 0; head < c_.kv_heads; head++) plan.items.push_back({b, head, row, end, -1});
+        for (int head = 0; head < c_.kv_heads; head++) plan.items.push_back({b, head, row, end, 0, 0});
         plan.entries += uint64_t(before + end - range_low(plan, before + row + 1)) * c_.kv_heads;
       }
     }
@@ -182,26 +184,29 @@ void Model::attend(int thread, const Batch& batch, const Plan& plan, int index, 
     total[i] = {0.0f, 0.0f, acc + size_t(2 * i + 1) * D};
   }
   int low = lo[0], high = hi[num_q - 1];  // both grow with the row
-  if (item.part >= 0) {
-    low = std::max(low, item.part * kPart);
-    high = std::min(high, (item.part + 1) * kPart);
+  bool apart = item.part0 < item.part1;
+  if (apart) {
+    low = std::max(low, item.part0 * kPart);
+    high = std::min(high, item.part1 * kPart);
   }
   auto* pages = reinterpret_cast<const uint16_t**>(acc + size_t(2 * num_q) * D);
-  for (int p = low / kPage; p * kPage < high; p++)
+  int num_pages = (high + kPage - 1) / kPage;
+  for (int p = low / kPage; p < num_pages; p++)
     pages[p] = page(index, batch.page_table[size_t(item.b) * batch.pages_per_row + p], item.head);
-  KvView view{pages, D};
+  KvView view{pages, num_pages, D};
 
-  if (item.part >= 0) {
-    int parts0 = range_low(plan, before + 1) / kPart;
-    int num_parts = (before + batch.cu_seqlens[item.b + 1] - first - 1) / kPart + 1 - parts0;
-    for (int i = 0; i < num_q; i++) {
-      int row = first + item.row0 + i / group, head = item.head * group + i % group;
-      part[i] = partials_.get()[plan.first_partial[row] + int64_t(head) * num_parts + item.part - parts0];
-    }
-    ops_.attend(q, num_q, c_.attention_scale, view, item.part, lo, hi, part, scratch);
-    for (int i = 0; i < num_q; i++) {
-      int row = first + item.row0 + i / group, head = item.head * group + i % group;
-      partials_.get()[plan.first_partial[row] + int64_t(head) * num_parts + item.part - parts0] = part[i];
+  if (apart) {
+    int n = batch.cu_seqlens[item.b + 1] - first;
+    int parts0 = range_low(plan, before + 1) / kPart, num_parts = (before + n - 1) / kPart + 1 - parts0;
+    for (int p = item.part0; p < item.part1; p++) {
+      Partial* slot[kQueries * 4];
+      for (int i = 0; i < num_q; i++) {
+        int row = first + item.row0 + i / group, head = item.head * group + i % group;
+        slot[i] = partials_.get() + plan.first_partial[row] + int64_t(head) * num_parts + p - parts0;
+        part[i] = *slot[i];
+      }
+      ops_.attend(q, num_q, c_.attention_scale, view, p, lo, hi, part, scratch);
+      for (int i = 0; i < num_q; i++) *slot[i] = part[i];
     }
     return;
   }

@@ -14,8 +14,7 @@ inline uint16_t to_bf16(float x) {
 }
 
 void write_kv(const float* k, const float* v, int offset, int head_dim, uint16_t* page) {
-  uint16_t* key = page + size_t(offset / kLanes) * head_dim * kLanes + offset % kLanes;
-  for (int d = 0; d < head_dim; d++) key[d * kLanes] = to_bf16(k[d]);
+  for (int d = 0; d < head_dim; d++) page[size_t(d) * kPage + offset] = to_bf16(k[d]);
   uint16_t* value = page + size_t(kPage) * head_dim + size_t(offset) * head_dim;
   for (int d = 0; d < head_dim; d++) value[d] = to_bf16(v[d]);
 }
@@ -43,7 +42,7 @@ inline void dot_keys(const float* const* q, const Keys& keys, int dim, float* sc
       for (int j = 0; j < W; j++) a[i][j] = zero_f();
     for (int d = 0; d < dim; d++) {
       F k[W];
-      for (int j = 0; j < W; j++) k[j] = keys.at((size_t(b + j) * dim + d) * kLanes);
+      for (int j = 0; j < W; j++) k[j] = keys.at(size_t(d) * kPage + (b + j) * kLanes);
       for (int i = 0; i < Q; i++) {
         F x = set1(q[i][d]);
         for (int j = 0; j < W; j++) a[i][j] = fma(k[j], x, a[i][j]);
@@ -164,7 +163,7 @@ void attend(const float* const* q, int num_q, float scale, const KvView& kv, int
       for (size_t i = 0; i < 2 * n; i += kLanes) store(wide + i, load_bf16(p + i));
       attend_all(q, num_q, scale, AsFloat{wide}, AsFloat{wide + n}, page * kPage, lo, hi, dim, scores, out);
     } else {
-      const uint16_t* next = kv.pages[page + (page * kPage + kPage < b)];
+      const uint16_t* next = kv.pages[page + 1 < kv.num_pages ? page + 1 : page];
       attend_all(q, num_q, scale, AsBf16{p, next}, AsBf16{p + n, next + n}, page * kPage, lo, hi, dim, scores, out);
     }
   }

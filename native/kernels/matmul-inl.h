@@ -5,10 +5,12 @@
 // so gemv, row blocks and tiles may differ in everything but these float operations. In a unit of two bytes the integer is
 // 256 * high + low, and w_scale is divided by 256: a row of one byte may join in (its low byte is 0), since that changes no bit.
 
-#ifndef KAHEAD
-#define KAHEAD 8192
+#ifdef NARROWS_TILES
+constexpr int kFew = 3;  // rows up to which codes are used straight from registers
+#else
+constexpr int kFew = 8;
 #endif
-constexpr int kAhead = KAHEAD;  // bytes of software prefetch ahead of the codes
+constexpr int kAhead = 8192;  // bytes of software prefetch ahead of the codes
 
 // The eight quads of a unit, from its bit planes (format.h).
 template <int BITS, int J = 0>
@@ -99,52 +101,67 @@ inline void corrections(const Format& f, const Activations& x, Correction* out) 
   }
 }
 
-// One row: codes go from memory through registers into the dot product.
-template <int BITS, bool HALF, bool MIN>
-inline void gemv(const Matrix& w, const Activations& x, int tile0, int tile1, float* y, const Correction* c) {
-  const Format f = w.format;
-  const Layout at(f, w.cols);
-  for (int tile = tile0; tile < tile1; tile++) {
-    F acc = zero_f();
-    each_unit<BITS>(w.data + tile * at.tile_bytes, at, f, 0, at.num_units, [&](int u, int v, Scales s, const uint8_t* codes) {
-      B q[8];
-      unpack<BITS>(codes, q);
-      const int8_t *high = x.high + u * kUnit, *low = x.low + u * kUnit;
-      F xs = set1(x.scale[u]);
-      bool fine = x.fine[u];
-      if constexpr (HALF) {
-        for (int h = 0; h < 2; h++) {
-          const Correction& ch = c[2 * u + h];
-          I d = MIN ? zero_i() : set1(ch.start);
-          for (int j = 4 * h; j < 4 * h + 4; j++) d = dot<BITS>(d, q[j], high + 4 * j);
-          F ws = s.scale(2 * v + h);
-          if (fine) {
-            d = shift_left<8>(d) + set1(ch.low);
-            for (int j = 4 * h; j < 4 * h + 4; j++) d = dot<BITS>(d, q[j], low + 4 * j);
-            ws = ws * set1(1.0f / 256);
-          }
-          acc = fma(ws * xs, to_f(d), acc);
-          if constexpr (MIN) acc = fma(s.minimum(2 * v + h), set1(ch.sum), acc);
-        }
-      } else {
-        I d = MIN ? zero_i() : set1(c[u].start), e = zero_i();
-        for (int j = 0; j < 8; j += 2) {
-          d = dot<BITS>(d, q[j], high + 4 * j);
-          e = dot<BITS>(e, q[j + 1], high + 4 * j + 4);
-        }
-        d = d + e;
-        F ws = s.scale(s.group(v, 0));
-        if (fine) {
-          d = shift_left<8>(d) + set1(c[u].low);
-          for (int j = 0; j < 8; j++) d = dot<BITS>(d, q[j], low + 4 * j);
-          ws = ws * set1(1.0f / 256);
-        }
-        acc = fma(ws * xs, to_f(d), acc);
-        if constexpr (MIN) acc = fma(s.minimum(s.group(v, 0)), set1(c[u].sum), acc);
-      }
-    });
-    store_part(y + tile * kLanes, acc, w.rows - tile * kLanes < kLanes ? w.rows - tile * kLanes : kLanes);
+// What a block of rows needs besides the weights. high, low, fine, xs and c point at its first row in the first unit at hand, n rows
+// to a unit; acc [tile][row][16] lie `apart` floats from tile to tile; `ahead` is what to fetch meanwhile, or null.
+struct Block {
+  const int8_t *high, *low;
+  const uint8_t* fine;
+  const float* xs;
+  const Correction* c;
+  int n;
+  float* acc;
+  size_t apart;
+  const uint8_t* ahead;
+
+  Block from(int r) const {
+    return {high + r * kUnit, low + r * kUnit, fine + r, xs + r, c + r, n, acc + r * kLanes, apart, r ? nullptr : ahead};
   }
+};
+
+inline bool any(const uint8_t* flags, int n) {
+  int sum = 0;
+  for (int i = 0; i < n; i++) sum |= flags[i];
+  return sum;
+}
+
+// Few rows: codes go from memory through registers into the dot products of R rows. Rows past the last of the block repeat it.
+template <int R, int BITS, bool HALF, bool MIN>
+inline void gemv(const uint8_t* tile, const Layout& at, const Format& f, const Block& b, float* y, size_t ldy, int lanes) {
+  F acc[R];
+  int row[R];
+  for (int r = 0; r < R; r++) {
+    acc[r] = zero_f();
+    row[r] = r < b.n ? r : b.n - 1;
+  }
+  constexpr int H = HALF ? 2 : 1;
+  each_unit<BITS>(tile, at, f, 0, at.num_units, [&](int u, int v, Scales s, const uint8_t* codes) {
+    B q[8];
+    unpack<BITS>(codes, q);
+    const int8_t *high = b.high + size_t(u) * b.n * kUnit, *low = b.low + size_t(u) * b.n * kUnit;
+    const float* xs = b.xs + size_t(u) * b.n;
+    bool fine = any(b.fine + size_t(u) * b.n, b.n);
+    for (int h = 0; h < H; h++) {
+      const Correction* c = b.c + (size_t(u) * H + h) * b.n;
+      F ws = s.scale(s.group(v, h));
+      if (fine) ws = ws * set1(1.0f / 256);
+      I d[R];
+      for (int r = 0; r < R; r++) {
+        d[r] = MIN ? zero_i() : set1(c[row[r]].start);
+        for (int j = 0; j < 8 / H; j++) d[r] = dot<BITS>(d[r], q[j + 4 * h], high + row[r] * kUnit + 16 * h + 4 * j);
+      }
+      if (fine)
+        for (int r = 0; r < R; r++) {
+          d[r] = shift_left<8>(d[r]) + set1(c[row[r]].low);
+          for (int j = 0; j < 8 / H; j++) d[r] = dot<BITS>(d[r], q[j + 4 * h], low + row[r] * kUnit + 16 * h + 4 * j);
+        }
+      for (int r = 0; r < R; r++) acc[r] = fma(ws * set1(xs[row[r]]), to_f(d[r]), acc[r]);
+      if constexpr (MIN) {
+        F m = s.minimum(s.group(v, h));
+        for (int r = 0; r < R; r++) acc[r] = fma(m, set1(c[row[r]].sum), acc[r]);
+      }
+    }
+  });
+  for (int r = 0; r < R && r < b.n; r++) store_part(y + r * ldy, acc[r], lanes);
 }
 
 // A stretch of up to two tiles, decoded once for many rows.
@@ -167,30 +184,6 @@ inline void decode(const uint8_t* tile, const Layout& at, const Format& f, int u
       if constexpr (MIN) store(out.minimum[w] + i, s.minimum(g));
     }
   });
-}
-
-// What a block of rows needs besides the weights. high, low, fine, xs and c point at its first row in the stretch's first unit, n
-// rows to a unit; acc [tile][row][16] lie `apart` floats from tile to tile; `ahead` is where the next stretch lies, to be fetched
-// meanwhile.
-struct Block {
-  const int8_t *high, *low;
-  const uint8_t* fine;
-  const float* xs;
-  const Correction* c;
-  int n;
-  float* acc;
-  size_t apart;
-  const uint8_t* ahead;
-
-  Block from(int r) const {
-    return {high + r * kUnit, low + r * kUnit, fine + r, xs + r, c + r, n, acc + r * kLanes, apart, r ? nullptr : ahead};
-  }
-};
-
-inline bool any(const uint8_t* flags, int n) {
-  int sum = 0;
-  for (int i = 0; i < n; i++) sum |= flags[i];
-  return sum;
 }
 
 // d += codes . x over a (half) unit, for R rows against W tiles: a broadcast of x serves W tiles, a vector of codes R rows.
@@ -293,9 +286,25 @@ inline void matmul_int(const Matrix& w, const Activations& x, int tile0, int til
   auto* acc = (float*)(stretch + 1);
   auto* c = (Correction*)(acc + size_t(x.rows) * kPair * kLanes);
   corrections<HALF>(w.format, x, c);
-  if (x.rows == 1) return gemv<BITS, HALF, MIN>(w, x, tile0, tile1, y, c);
   const Layout at(w.format, w.cols);
   int tile = tile0;
+  if (x.rows <= kFew) {
+    const Block b{x.high, x.low, x.fine, x.scale, c, x.rows, nullptr, 0, nullptr};
+    for (; tile < tile1; tile++) {
+      const uint8_t* p = w.data + tile * at.tile_bytes;
+      float* out = y + tile * kLanes;
+      int lanes = w.rows - tile * kLanes < kLanes ? w.rows - tile * kLanes : kLanes;
+      if (x.rows == 1)
+        gemv<1, BITS, HALF, MIN>(p, at, w.format, b, out, ldy, lanes);
+      else if (x.rows == 2)
+        gemv<2, BITS, HALF, MIN>(p, at, w.format, b, out, ldy, lanes);
+      else if (x.rows <= 4)
+        gemv<4, BITS, HALF, MIN>(p, at, w.format, b, out, ldy, lanes);
+      else
+        gemv<8, BITS, HALF, MIN>(p, at, w.format, b, out, ldy, lanes);
+    }
+    return;
+  }
   for (; tile + kPair <= tile1; tile += kPair) gemm<kPair, BITS, HALF, MIN>(w, at, x, tile, y, ldy, c, *stretch, acc);
   for (; tile < tile1; tile++) gemm<1, BITS, HALF, MIN>(w, at, x, tile, y, ldy, c, *stretch, acc);
 }

@@ -164,7 +164,7 @@ void check_attention(int dim, int group, int context, int n, int window) {
   for (int t = 0; t < context; t++)
     levels()[0]->write_kv(&k[size_t(t) * dim], &v[size_t(t) * dim], t % kPage, dim,
                           pool.get() + size_t(t / kPage) * kPage * dim * 2);
-  KvView view{pages.data(), dim};
+  KvView view{pages.data(), num_pages, dim};
   auto run = [&](const OpTable& ops, int q0, int count) {
     std::vector<const float*> qs;
     std::vector<int> lo, hi;
@@ -193,8 +193,8 @@ void check_attention(int dim, int group, int context, int n, int window) {
     double top = -1e30, sum = 0;
     for (int t = lo; t < hi; t++) {
       s[t] = 0;
-      const uint16_t* key = pages[t / kPage] + size_t(t % kPage / kLanes) * dim * kLanes + t % kLanes;
-      for (int d = 0; d < dim; d++) s[t] += double(q[size_t(i) * dim + d]) * from_bf16(key[d * kLanes]);
+      const uint16_t* key = pages[t / kPage] + t % kPage;
+      for (int d = 0; d < dim; d++) s[t] += double(q[size_t(i) * dim + d]) * from_bf16(key[d * kPage]);
       top = std::max(top, s[t] *= 0.3f);
     }
     for (int t = lo; t < hi; t++) {

@@ -92,7 +92,8 @@ class Model {
     float* y;
   };
   struct Item {  // a piece of attention: rows [row0, row1) of request b, which sees `before` entries before row 0 of the request
-    int b, head, row0, row1, part;  // part: one partition of the context, or -1 for all of them in turn
+    int b, head, row0, row1;
+    int part0, part1;  // partitions of the context to leave apart, to be joined; or empty: all of them, merged in turn
   };
   // How attention is shared out, for one window size. Few rows: a piece per partition, joined afterwards; many: a piece per block
   // of rows. A row's arithmetic is the same either way.

@@ -36,11 +36,11 @@ struct Activations {
   NARROWS_INLINE int block_rows(int b) const { return rows - b * kRows < kRows ? rows - b * kRows : kRows; }
 };
 
-// One KV head of one request, as attention reads it. Page i of the request is at `pages[i]`: keys as [S/16][D][16] bf16
-// (16 tokens side by side), then values as [S][D] bf16.
+// One KV head of one request, as attention reads it. Page i of the request is at `pages[i]`: keys as [D][S] bf16, so that one vector
+// holds a dimension of 16 tokens, then values as [S][D] bf16. A page ahead of the one in hand is fetched, up to num_pages.
 struct KvView {
   const uint16_t* const* pages;
-  int head_dim;
+  int num_pages, head_dim;
 };
 
 // A partial softmax over part of the context, of one query: max, sum of exp(score - max), and the values so weighted.
