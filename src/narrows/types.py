@@ -30,7 +30,7 @@ TARGET = "target"  # the model every request has a cursor for
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
-    """Rotary embedding of a kind of layer: angle of pair i at position p is ``p * inv_freq[i]``, in the half-split ("neox") order."""
+    """Rotary embedding of a kind of layer: pair (i, i + D/2) at position p turns by ``p * inv_freq[i]``."""
 
     inv_freq: tuple[float, ...]  # [D/2], after llama3 / yarn / linear scaling
     scale: float = 1.0  # multiplies cos and sin (yarn's attention factor)
@@ -38,7 +38,7 @@ class RopeSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """What a checkpoint computes, in the terms the native forward knows. Families declare it; nothing else branches on a family."""
+    """What a checkpoint computes, in the terms of the native forward. Families declare it; nothing else knows them."""
 
     architecture: str
     num_layers: int
@@ -130,10 +130,10 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
-    """One native call. Request b owns rows ``cu_seqlens[b]:cu_seqlens[b+1]``, the last of its ``context_lens[b]`` KV entries.
+    """One native call. Request b owns rows ``cu_seqlens[b]:cu_seqlens[b+1]``.
 
-    KV entry i of request b is stored in page ``page_table[b, i // S]`` at offset ``i % S``; row j of a request sees entries
-    up to and including its own.
+    KV entry i of request b is stored in page ``page_table[b, i // S]`` at offset ``i % S``. The rows of a request
+    are the last of its ``context_lens[b]`` entries; each sees those up to and including its own.
     """
 
     tokens: I32  # [T]
@@ -156,7 +156,7 @@ class ForwardOutput:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier decided for one request: the tokens to append, and how many of them were accepted draft tokens."""
+    """What a verifier decided for one request: the tokens to append, and how many of them are accepted guesses."""
 
     tokens: list[int]
     num_accepted: int = 0
