@@ -233,7 +233,7 @@ nb::object matmul(nb::object packed, Rows x, const std::string& isa) {
   a.reserve(rows, w.cols).f = x.data();
   for (int t = 0; t < rows; t++) table->quantize(x.data() + size_t(t) * w.cols, t, a.view);
   Buffer<uint8_t> scratch;
-  table->matmul(w, a.view, 0, num_tiles(w.rows), y, w.rows, scratch.reserve(matmul_scratch(rows, w.cols)));
+  table->matmul(w, a.view, 0, num_tiles(w.rows), y, w.rows, scratch.reserve(matmul_scratch(rows)));
   return out;
 }
 

@@ -24,8 +24,10 @@ Activations& ActivationBuffer::reserve(int rows, int cols) {
   view.low = low_.reserve(units * kUnit);
   view.fine = fine_.reserve(units);
   view.scale = scale_.reserve(units);
-  view.sum = sum_.reserve(units * 2);
-  view.low_sum = low_sum_.reserve(units * 2);
+  int32_t* sums = sums_.reserve(units * 6);
+  float* values = values_.reserve(units * 3);
+  view.unit = {sums, sums + units, values};
+  view.half = {sums + 2 * units, sums + 4 * units, values + units};
   return view;
 }
 
@@ -65,8 +67,8 @@ void Model::reserve(const Batch& batch) {
   out_.reserve(batch.num_logits, c_.hidden).f = norm_.get();
   size_t rows = std::max(batch.num_tokens, batch.num_logits), group = c_.heads / c_.kv_heads;
   size_t queries = std::max<size_t>(kQueries, kFewRows * group);
-  size_t bytes = std::max(matmul_scratch(rows, std::max<int>({c_.hidden, c_.ffn, int(c_.heads * D)})),
-                          attention_scratch(D) + queries * (2 * D * 4 + 64) + size_t(batch.pages_per_row + 2) * 8);
+  size_t bytes =
+      std::max(matmul_scratch(rows), attention_scratch(D) + queries * (2 * D * 4 + 64) + size_t(batch.pages_per_row + 2) * 8);
   for (auto& s : scratch_) s.reserve(bytes);
   request_of_.resize(T);
   for (int b = 0; b < batch.num_requests; b++)

@@ -312,7 +312,7 @@ float quantise(const float* w, int n, float s, float m, int offset, int top, flo
     float e = s * (codes[i] - zero) + m - w[i];
     squares[i] = e * e;
   }
-  std::fill(squares + n, squares + (n + 7) / 8 * 8, 0.0f);
+  for (int i = n; i % 8; i++) squares[i] = 0.0f;
   for (int i = 0; i < n; i += 8)
     for (int j = 0; j < 8; j++) errors[j] += squares[i + j];
   return ((errors[0] + errors[1]) + (errors[2] + errors[3])) + ((errors[4] + errors[5]) + (errors[6] + errors[7]));

@@ -70,51 +70,45 @@ inline void each_unit(const uint8_t* tile, const Layout& at, const Format& f, in
   }
 }
 
-// What a format adds to a group's dot product because codes are unsigned: integers -offset * sum(x), one for each byte of x, or with
-// a minimum the float x_scale * sum(x) to multiply it by. One entry per row and (half) unit, in the order of the activations.
-struct Correction {
-  union {
-    int32_t start;
-    float sum;
-  };
-  int32_t low;
-};
-
-template <bool HALF>
-inline void corrections(const Format& f, const Activations& x, Correction* out) {
-  const float* scale = x.scale;
-  const int32_t *sum = x.sum, *low = x.low_sum;
-  constexpr int H = HALF ? 2 : 1;
-  for (int b = 0; b < x.num_blocks(); b++) {
-    int n = x.block_rows(b);
-    for (int u = 0; u < x.num_units(); u++, scale += n, sum += 2 * n, low += 2 * n, out += H * n)
-      for (int r = 0; r < n; r++)
-        for (int h = 0; h < H; h++) {
-          int32_t high_sum = HALF ? sum[2 * r + h] : sum[2 * r] + sum[2 * r + 1];
-          int32_t low_sum = HALF ? low[2 * r + h] : low[2 * r] + low[2 * r + 1];
-          if (f.minimum)
-            out[h * n + r].sum = scale[r] * (float(high_sum) + float(low_sum) * (1.0f / 256));
-          else
-            out[h * n + r].start = -f.offset() * high_sum;
-          out[h * n + r].low = f.minimum ? 0 : -f.offset() * low_sum;
-        }
-  }
+// A symmetric code stands for q - offset: its dot product starts from -offset * sum(x), offset = 2^(BITS-1).
+template <int BITS, bool MIN>
+inline I start(const int32_t* sums) {
+  if constexpr (MIN) return zero_i();
+  return shift_left<BITS - 1>(set1(*sums));
 }
 
-// What a block of rows needs besides the weights. high, low, fine, xs and c point at its first row in the first unit at hand, n rows
-// to a unit; acc [tile][row][16] lie `apart` floats from tile to tile; `ahead` is what to fetch meanwhile, or null.
+// What a block of rows needs besides the weights. The pointers are at its first row in the first unit at hand, n rows to a unit (and
+// to a half, for sums); acc [tile][row][16] lie `apart` floats from tile to tile; `ahead` is what to fetch meanwhile, or null.
 struct Block {
   const int8_t *high, *low;
   const uint8_t* fine;
   const float* xs;
-  const Correction* c;
+  Activations::Sums sums;
   int n;
   float* acc;
   size_t apart;
   const uint8_t* ahead;
 
+  // Unit `unit` of the block whose rows start at `row`.
+  template <bool HALF>
+  static Block of(const Activations& x, int row, int unit) {
+    int n = x.block_rows(row / kRows);
+    size_t at = size_t(row) * x.num_units() + size_t(unit) * n;
+    const Activations::Sums& s = HALF ? x.half : x.unit;
+    size_t i = HALF ? 2 * at : at;
+    return {x.high + at * kUnit,
+            x.low + at * kUnit,
+            x.fine + at,
+            x.scale + at,
+            {s.sums + i, s.low_sums + i, s.values + i},
+            n,
+            nullptr,
+            0,
+            nullptr};
+  }
   Block from(int r) const {
-    return {high + r * kUnit, low + r * kUnit, fine + r, xs + r, c + r, n, acc + r * kLanes, apart, r ? nullptr : ahead};
+    return {high + r * kUnit, low + r * kUnit, fine + r,           xs + r, {sums.sums + r, sums.low_sums + r, sums.values + r}, n,
+            acc + r * kLanes, apart,           r ? nullptr : ahead};
   }
 };
 
@@ -141,23 +135,23 @@ inline void gemv(const uint8_t* tile, const Layout& at, const Format& f, const B
     const float* xs = b.xs + size_t(u) * b.n;
     bool fine = any(b.fine + size_t(u) * b.n, b.n);
     for (int h = 0; h < H; h++) {
-      const Correction* c = b.c + (size_t(u) * H + h) * b.n;
+      size_t i = (size_t(u) * H + h) * b.n;
       F ws = s.scale(s.group(v, h));
       if (fine) ws = ws * set1(1.0f / 256);
       I d[R];
       for (int r = 0; r < R; r++) {
-        d[r] = MIN ? zero_i() : set1(c[row[r]].start);
+        d[r] = start<BITS, MIN>(b.sums.sums + i + row[r]);
         for (int j = 0; j < 8 / H; j++) d[r] = dot<BITS>(d[r], q[j + 4 * h], high + row[r] * kUnit + 16 * h + 4 * j);
       }
       if (fine)
         for (int r = 0; r < R; r++) {
-          d[r] = shift_left<8>(d[r]) + set1(c[row[r]].low);
+          d[r] = shift_left<8>(d[r]) + start<BITS, MIN>(b.sums.low_sums + i + row[r]);
           for (int j = 0; j < 8 / H; j++) d[r] = dot<BITS>(d[r], q[j + 4 * h], low + row[r] * kUnit + 16 * h + 4 * j);
         }
       for (int r = 0; r < R; r++) acc[r] = fma(ws * set1(xs[row[r]]), to_f(d[r]), acc[r]);
       if constexpr (MIN) {
         F m = s.minimum(s.group(v, h));
-        for (int r = 0; r < R; r++) acc[r] = fma(m, set1(c[row[r]].sum), acc[r]);
+        for (int r = 0; r < R; r++) acc[r] = fma(m, set1(b.sums.values[i + row[r]]), acc[r]);
       }
     }
   });
@@ -208,16 +202,16 @@ inline void rows_by(const Stretch& w, int units, Block b) {
     if (b.ahead)
       for (int i = 0; i < W * (BITS + 1); i++, b.ahead += 64) prefetch(b.ahead);
     bool fine = any(b.fine, R);
-    for (int h = 0; h < H; h++, b.c += b.n) {
+    for (int h = 0; h < H; h++, b.sums.sums += b.n, b.sums.low_sums += b.n, b.sums.values += b.n) {
       I d[R][W];
       const uint8_t* codes[W];
       for (int i = 0; i < W; i++) codes[i] = w.codes[i] + u * 512 + h * 256;
       for (int r = 0; r < R; r++)
-        for (int i = 0; i < W; i++) d[r][i] = MIN ? zero_i() : set1(b.c[r].start);
+        for (int i = 0; i < W; i++) d[r][i] = start<BITS, MIN>(b.sums.sums + r);
       dot_rows<R, W, BITS, 8 / H>(d, codes, b.high + h * 16);
       if (fine) {
         for (int r = 0; r < R; r++)
-          for (int i = 0; i < W; i++) d[r][i] = shift_left<8>(d[r][i]) + set1(b.c[r].low);
+          for (int i = 0; i < W; i++) d[r][i] = shift_left<8>(d[r][i]) + start<BITS, MIN>(b.sums.low_sums + r);
         dot_rows<R, W, BITS, 8 / H>(d, codes, b.low + h * 16);
       }
       for (int i = 0; i < W; i++) {
@@ -226,7 +220,7 @@ inline void rows_by(const Stretch& w, int units, Block b) {
         for (int r = 0; r < R; r++) a[r][i] = fma(s * set1(b.xs[r]), to_f(d[r][i]), a[r][i]);
         if constexpr (MIN) {
           F m = load(w.minimum[i] + (u * H + h) * kLanes);
-          for (int r = 0; r < R; r++) a[r][i] = fma(m, set1(b.c[r].sum), a[r][i]);
+          for (int r = 0; r < R; r++) a[r][i] = fma(m, set1(b.sums.values[r]), a[r][i]);
         }
       }
     }
@@ -249,8 +243,8 @@ inline void block(const Stretch& w, int units, const Block& b) {
 
 // All rows against W tiles from `tile` on.
 template <int W, int BITS, bool HALF, bool MIN>
-inline void gemm(const Matrix& w, const Layout& at, const Activations& x, int tile, float* y, size_t ldy, const Correction* c,
-                 Stretch& stretch, float* acc) {
+inline void gemm(const Matrix& w, const Layout& at, const Activations& x, int tile, float* y, size_t ldy, Stretch& stretch,
+                 float* acc) {
   int units = at.num_units;
   size_t apart = size_t(x.rows) * kLanes;
   const uint8_t* base = w.data + tile * at.tile_bytes;
@@ -258,20 +252,12 @@ inline void gemm(const Matrix& w, const Layout& at, const Activations& x, int ti
   for (int u0 = 0; u0 < units; u0 += kStretch) {
     int u1 = u0 + kStretch < units ? u0 + kStretch : units;
     for (int i = 0; i < W; i++) decode<BITS, HALF, MIN>(base + i * at.tile_bytes, at, w.format, u0, u1, i, stretch);
-    for (int b = 0; b < x.num_blocks(); b++) {
-      int n = x.block_rows(b);
-      size_t first = size_t(b) * kRows * units + size_t(u0) * n;  // (row, unit) pairs before this stretch of the block
-      const uint8_t* ahead = b ? nullptr : u1 < units ? base + at.unit(u1) : base + W * at.tile_bytes;
-      Block rows{x.high + first * kUnit,
-                 x.low + first * kUnit,
-                 x.fine + first,
-                 x.scale + first,
-                 c + first * (HALF ? 2 : 1),
-                 n,
-                 acc + size_t(b) * kRows * kLanes,
-                 apart,
-                 ahead};
-      block<W, BITS, HALF, MIN>(stretch, u1 - u0, rows);
+    for (int row = 0; row < x.rows; row += kRows) {
+      Block b = Block::of<HALF>(x, row, u0);
+      b.acc = acc + size_t(row) * kLanes;
+      b.apart = apart;
+      if (row == 0) b.ahead = u1 < units ? base + at.unit(u1) : base + W * at.tile_bytes;
+      block<W, BITS, HALF, MIN>(stretch, u1 - u0, b);
     }
   }
   for (int i = 0; i < W; i++) {
@@ -284,12 +270,10 @@ template <int BITS, bool HALF, bool MIN>
 inline void matmul_int(const Matrix& w, const Activations& x, int tile0, int tile1, float* y, size_t ldy, void* scratch) {
   auto* stretch = (Stretch*)scratch;
   auto* acc = (float*)(stretch + 1);
-  auto* c = (Correction*)(acc + size_t(x.rows) * kPair * kLanes);
-  corrections<HALF>(w.format, x, c);
   const Layout at(w.format, w.cols);
   int tile = tile0;
   if (x.rows <= kFew) {
-    const Block b{x.high, x.low, x.fine, x.scale, c, x.rows, nullptr, 0, nullptr};
+    const Block b = Block::of<HALF>(x, 0, 0);
     for (; tile < tile1; tile++) {
       const uint8_t* p = w.data + tile * at.tile_bytes;
       float* out = y + tile * kLanes;
@@ -305,8 +289,8 @@ inline void matmul_int(const Matrix& w, const Activations& x, int tile0, int til
     }
     return;
   }
-  for (; tile + kPair <= tile1; tile += kPair) gemm<kPair, BITS, HALF, MIN>(w, at, x, tile, y, ldy, c, *stretch, acc);
-  for (; tile < tile1; tile++) gemm<1, BITS, HALF, MIN>(w, at, x, tile, y, ldy, c, *stretch, acc);
+  for (; tile + kPair <= tile1; tile += kPair) gemm<kPair, BITS, HALF, MIN>(w, at, x, tile, y, ldy, *stretch, acc);
+  for (; tile < tile1; tile++) gemm<1, BITS, HALF, MIN>(w, at, x, tile, y, ldy, *stretch, acc);
 }
 
 template <int BITS>

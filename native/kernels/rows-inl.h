@@ -74,14 +74,6 @@ void rope(float* x, const float* cos, const float* sin, int dim) {
   }
 }
 
-// One digit of a unit: its codes, and the sums of its halves.
-inline void put_digit(I lo, I hi, int8_t* codes, int32_t* sums) {
-  store_i8(codes, lo);
-  store_i8(codes + 16, hi);
-  sums[0] = reduce_add(lo);
-  sums[1] = reduce_add(hi);
-}
-
 void quantize(const float* x, int t, const Activations& out) {
   int b = t / kRows, r = t % kRows, n = out.block_rows(b), units = out.num_units();
   F squares = zero_f();
@@ -90,25 +82,45 @@ void quantize(const float* x, int t, const Activations& out) {
     squares = fma(v, v, squares);
   }
   float limit = kStandOut * __builtin_sqrtf(reduce_add(squares) / float(out.cols));
+  size_t first = size_t(b) * units * kRows;
   for (int u = 0; u < units; u++) {
-    size_t at = (size_t(b) * units * kRows + r) + size_t(u) * n;
+    size_t at = first + size_t(u) * n + r;
     int left = out.cols - u * kUnit;
-    F lo = load_part(x + u * kUnit, left < 16 ? left : 16);
-    F hi = left > 16 ? load_part(x + u * kUnit + 16, left < 32 ? left - 16 : 16) : zero_f();
-    float top = reduce_max(max(abs(lo), abs(hi)));
+    F x0 = load_part(x + u * kUnit, left < 16 ? left : 16);
+    F x1 = left > 16 ? load_part(x + u * kUnit + 16, left < 32 ? left - 16 : 16) : zero_f();
+    float top = reduce_max(max(abs(x0), abs(x1)));
     bool usable = top > 1e-30f && top < 3e38f;  // zeros; or a row already lost, which keeps its NaN in the scale
     bool fine = usable && top > limit;
-    out.scale[at] = usable ? top / 127.0f : top <= 1e-30f ? 0.0f : top - top;
-    out.fine[at] = fine;
+    float scale = usable ? top / 127.0f : top <= 1e-30f ? 0.0f : top - top;
     F inverse = set1(usable ? 127.0f / top : 0.0f);
-    lo = usable ? lo * inverse : zero_f();
-    hi = usable ? hi * inverse : zero_f();
-    I high_lo = round_i(lo), high_hi = round_i(hi);
-    put_digit(high_lo, high_hi, out.high + at * kUnit, out.sum + 2 * at);
-    // Half a step is 128 of the finer ones, one more than a byte holds: the few that reach it lose a 256th of a step.
-    F finer = set1(fine ? 256.0f : 0.0f), most = set1(127.0f);
-    I low_lo = round_i(min((lo - to_f(high_lo)) * finer, most)), low_hi = round_i(min((hi - to_f(high_hi)) * finer, most));
-    put_digit(low_lo, low_hi, out.low + at * kUnit, out.low_sum + 2 * at);
+    x0 = usable ? x0 * inverse : zero_f();
+    x1 = usable ? x1 * inverse : zero_f();
+    I h0 = round_i(x0), h1 = round_i(x1);
+    store_i8(out.high + at * kUnit, h0);
+    store_i8(out.high + at * kUnit + 16, h1);
+    int32_t sum[2] = {reduce_add(h0), reduce_add(h1)}, low[2] = {0, 0};
+    I l0 = zero_i(), l1 = zero_i();
+    if (fine) {
+      // Half a step is 128 of the finer ones, one more than a byte holds: the few that reach it lose a 256th of a step.
+      F finer = set1(256.0f), most = set1(127.0f);
+      l0 = round_i(min((x0 - to_f(h0)) * finer, most));
+      l1 = round_i(min((x1 - to_f(h1)) * finer, most));
+      low[0] = reduce_add(l0);
+      low[1] = reduce_add(l1);
+    }
+    store_i8(out.low + at * kUnit, l0);
+    store_i8(out.low + at * kUnit + 16, l1);
+    out.fine[at] = fine;
+    out.scale[at] = scale;
+    out.unit.sums[at] = -(sum[0] + sum[1]);
+    out.unit.low_sums[at] = -(low[0] + low[1]);
+    out.unit.values[at] = scale * (float(sum[0] + sum[1]) + float(low[0] + low[1]) * (1.0f / 256));
+    for (int h = 0; h < 2; h++) {
+      size_t i = 2 * first + size_t(2 * u + h) * n + r;
+      out.half.sums[i] = -sum[h];
+      out.half.low_sums[i] = -low[h];
+      out.half.values[i] = scale * (float(sum[h]) + float(low[h]) * (1.0f / 256));
+    }
   }
 }
 

@@ -40,16 +40,16 @@ inline void block(const Stretch& w, int units, const Block& b) {
         float* acc = b.acc + i * b.apart + r * kLanes;
         F a = load(acc);
         for (int f = 0; f < flight; f++) {
-          const Correction& c = b.c[(g + f) * b.n + r];
+          int at_sum = (g + f) * b.n + r;
           I d = load_i(high[f] + r * kLanes);
-          if constexpr (!MIN) d = d + set1(c.start);
+          d = d + start<BITS, MIN>(b.sums.sums + at_sum);
           F s = load(w.scale[i] + (g + f) * kLanes);
           if (fine[f]) {
-            d = shift_left<8>(d) + set1(c.low) + load_i(low[f] + r * kLanes);
+            d = shift_left<8>(d) + start<BITS, MIN>(b.sums.low_sums + at_sum) + load_i(low[f] + r * kLanes);
             s = s * set1(1.0f / 256);
           }
           a = fma(s * set1(b.xs[(g + f) / H * b.n + r]), to_f(d), a);
-          if constexpr (MIN) a = fma(load(w.minimum[i] + (g + f) * kLanes), set1(c.sum), a);
+          if constexpr (MIN) a = fma(load(w.minimum[i] + (g + f) * kLanes), set1(b.sums.values[at_sum]), a);
         }
         store(acc, a);
       }

@@ -83,7 +83,7 @@ struct Quantised {
 std::vector<float> product(const OpTable& ops, const Matrix& w, const std::vector<float>& x, int rows) {
   Quantised q(ops, x, rows, w.cols);
   std::vector<float> y(size_t(rows) * w.rows);
-  Aligned<uint8_t> scratch(matmul_scratch(rows, w.cols));
+  Aligned<uint8_t> scratch(matmul_scratch(rows));
   ops.matmul(w, q.buffer.view, 0, num_tiles(w.rows), y.data(), w.rows, scratch.get());
   return y;
 }

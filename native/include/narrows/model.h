@@ -69,8 +69,8 @@ class ActivationBuffer {
  private:
   Buffer<int8_t> high_, low_;
   Buffer<uint8_t> fine_;
-  Buffer<float> scale_;
-  Buffer<int32_t> sum_, low_sum_;
+  Buffer<float> scale_, values_;
+  Buffer<int32_t> sums_;
 };
 
 class Model {

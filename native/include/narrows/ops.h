@@ -19,7 +19,10 @@ constexpr int kPart = 256;  // tokens in a partition of the context: the unit of
 //   low  [unit][n][32]   int8, round((x / scale - high) * 256), 0 in a unit of one byte
 //   fine [unit][n]       1 where the unit has two bytes
 //   scale[unit][n]       max|x| / 127
-//   sum  [unit][n][2]    sums of high over each half of the unit, low_sum the same of low
+// and, because the codes of weights are unsigned, sums over the unit and over each half of it, in the same order ([unit][n], [unit][2][n]):
+//   sums      -sum of high            (what a symmetric format adds offset times)
+//   low_sums  -sum of low
+//   values    scale * (sum of high + sum of low / 256)            (what a minimum is multiplied by)
 // `f` are the same rows in float, row-major [T][cols], for float weight formats.
 constexpr float kStandOut = 4.0f;
 
@@ -28,7 +31,10 @@ struct Activations {
   int8_t *high = nullptr, *low = nullptr;
   uint8_t* fine = nullptr;
   float* scale = nullptr;
-  int32_t *sum = nullptr, *low_sum = nullptr;
+  struct Sums {
+    int32_t *sums = nullptr, *low_sums = nullptr;
+    float* values = nullptr;
+  } unit, half;
   const float* f = nullptr;
 
   NARROWS_INLINE int num_units() const { return (cols + kUnit - 1) / kUnit; }
@@ -53,7 +59,7 @@ struct OpTable {
   const char* name;
 
   // y[t][n] = sum_k w[n][k] x[t][k] for the rows of tiles [tile0, tile1), all rows t; y has leading dimension ldy.
-  // `scratch` holds matmul_scratch(x.rows, x.cols) bytes, 64-aligned.
+  // `scratch` holds matmul_scratch(x.rows) bytes, 64-aligned.
   void (*matmul)(const Matrix& w, const Activations& x, int tile0, int tile1, float* y, size_t ldy, void* scratch);
   // Row t of x [cols] into the activations.
   void (*quantize)(const float* x, int t, const Activations& out);
@@ -77,11 +83,11 @@ struct OpTable {
   uint64_t (*sum_bytes)(const uint8_t* p, size_t n);  // reads n bytes as fast as it can
 };
 
-// Bytes of scratch a matmul needs: a decoded stretch of two tiles; by row, an accumulator a tile and a correction a half unit.
+// Bytes of scratch a matmul needs: a decoded stretch of two tiles, and an accumulator a row and tile.
 constexpr int kStretch = 16;  // units decoded at a time: 16 KiB of codes, half of a small L1
 constexpr int kPair = 2;      // tiles that share the activations
-NARROWS_INLINE size_t matmul_scratch(int rows, int cols) {
-  return size_t(kPair) * kStretch * (512 + 4 * 64) + size_t(rows) * (kPair * 64 + size_t(cols + kUnit) / kUnit * 16) + 256;
+NARROWS_INLINE size_t matmul_scratch(int rows) {
+  return size_t(kPair) * kStretch * (512 + 4 * 64) + size_t(rows) * kPair * 64 + 256;
 }
 // Bytes of scratch for attention: scores of the queries in hand, one page widened to floats.
 NARROWS_INLINE size_t attention_scratch(int head_dim) { return size_t(8) * kPage * 4 + size_t(kPage) * head_dim * 8 + 256; }
