@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,13 @@ def forward(
     positions: Sequence[int] | npt.NDArray[np.integer] | None = None,
     *,
     dtype: npt.DTypeLike = np.float32,
+    store: Callable[[Array], Array] = lambda entries: entries,
 ) -> Array:
     """Logits [T, V] of one sequence of token ids [T], each seeing itself and what comes before it.
 
     `tensors` are float32 matrices [out, in] and vectors [n] under canonical names. `positions` [T] are what RoPE sees,
     0..T-1 by default. `dtype` is the arithmetic: float64 leaves only the rounding of the code under test.
+    `store` is what the cache makes of keys and of values [T, Hkv, D]: by default it keeps them as they are.
     Raises ValueError for a token id outside the vocabulary, KeyError for a missing tensor.
     """
     ids = np.asarray(tokens, dtype=np.int64)
@@ -39,7 +41,8 @@ def forward(
     for i in range(spec.num_layers):
         layer = {k.rsplit(".", 1)[1]: get(k) for k in tensors if k.startswith(f"layers.{i}.")}
         rotation = rope_angles(spec.ropes[spec.layer_rope[i]], where, dtype)
-        h = attention(spec, layer, rms_norm(x, layer["attn_norm"], spec.norm_eps), rotation, spec.layer_window[i])
+        h = rms_norm(x, layer["attn_norm"], spec.norm_eps)
+        h = attention(spec, layer, h, rotation, spec.layer_window[i], store)
         if "attn_post_norm" in layer:
             h = rms_norm(h, layer["attn_post_norm"], spec.norm_eps)
         x = x + h
@@ -71,7 +74,12 @@ def rotate(x: Array, rotation: tuple[Array, Array]) -> Array:
 
 
 def attention(
-    spec: ModelSpec, layer: Mapping[str, Array], x: Array, rotation: tuple[Array, Array], window: int
+    spec: ModelSpec,
+    layer: Mapping[str, Array],
+    x: Array,
+    rotation: tuple[Array, Array],
+    window: int,
+    store: Callable[[Array], Array],
 ) -> Array:
     """Grouped-query attention over x [T, H]: query head h reads key/value head h // (Hq / Hkv). Returns [T, H]."""
     num_tokens = len(x)
@@ -84,8 +92,8 @@ def attention(
         return rms_norm(y, layer[f"{part}_norm"], spec.norm_eps) if f"{part}_norm" in layer else y
 
     q = rotate(heads("q", spec.num_heads), rotation)
-    k = rotate(heads("k", spec.num_kv_heads), rotation)
-    v = heads("v", spec.num_kv_heads)
+    k = store(rotate(heads("k", spec.num_kv_heads), rotation))
+    v = store(heads("v", spec.num_kv_heads))
 
     # A token sees itself and what came before it, at most `window` tokens in all when there is a window.
     distance = np.subtract.outer(np.arange(num_tokens), np.arange(num_tokens))
