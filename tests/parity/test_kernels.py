@@ -1,4 +1,4 @@
-"""Products of packed matrices: near the exact ones by a derived bound, and the same bits on every level and in any company."""
+"""Products of packed matrices: within a derived bound, and the same bits on every level and in any company."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def activations(num: int, cols: int) -> np.ndarray:
 def rounding(x: np.ndarray) -> np.ndarray:
     """The most that quantising may change each value of x [T, cols] by.
 
-    A unit's step is its largest value over 127, and rounding costs half of it. A unit that holds a value beyond four times the
-    row's root mean square has steps 256 times finer, of which the widest remainder loses a whole one.
+    A unit's step is its largest value over 127, and rounding costs half of it. A unit that holds a value beyond four
+    times the row's root mean square has steps 256 times finer, of which the widest remainder loses a whole one.
     """
     units = np.pad(x.astype(np.float64), ((0, 0), (0, -x.shape[1] % UNIT))).reshape(len(x), -1, UNIT)
     top = np.abs(units).max(-1, keepdims=True)
@@ -56,8 +56,8 @@ def rounding(x: np.ndarray) -> np.ndarray:
 def bound(fmt: Format, w: np.ndarray, x: np.ndarray) -> np.ndarray:
     """The most that y [T, rows] may be off: what quantising x costs, and the roundings of the sums in float32.
 
-    Integer formats multiply by the scales of weight and unit (4 roundings) and add a sum per 16 columns, and with a minimum
-    add two terms of up to twice the group's largest weight; floats round once per column.
+    Integer formats multiply by the scales of weight and unit (4 roundings) and add a sum per 16 columns; the terms of a
+    format with a minimum are up to four times the group's largest weight. Floats round once per column.
     """
     size = np.abs(w).astype(np.float64)
     if fmt.type:
