@@ -141,7 +141,7 @@ inline int32_t reduce_add(I a) {
   for (int i = 0; i < 16; i++) sum += t[i];
   return sum;
 }
-template <int N>
-inline I shift_left(I a) {
-  return {_mm256_slli_epi32(a.lo, N), _mm256_slli_epi32(a.hi, N)};
+inline I shift_left(I a, int n) {
+  __m128i count = _mm_cvtsi32_si128(n);
+  return {_mm256_sll_epi32(a.lo, count), _mm256_sll_epi32(a.hi, count)};
 }

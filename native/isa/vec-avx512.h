@@ -84,7 +84,5 @@ inline float reduce_max(F a) {
 }
 
 inline int32_t reduce_add(I a) { return _mm512_reduce_add_epi32(a.v); }
-template <int N>
-inline I shift_left(I a) {
-  return {_mm512_slli_epi32(a.v, N)};
-}
+// left by n bits, n only known at run time
+inline I shift_left(I a, int n) { return {_mm512_sll_epi32(a.v, _mm_cvtsi32_si128(n))}; }

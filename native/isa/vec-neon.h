@@ -164,7 +164,7 @@ inline float reduce_max(F a) {
 }
 
 inline int32_t reduce_add(I a) { return vaddvq_s32(vaddq_s32(vaddq_s32(a.v[0], a.v[1]), vaddq_s32(a.v[2], a.v[3]))); }
-template <int N>
-inline I shift_left(I a) {
-  return each_i([&](int i) { return vshlq_n_s32(a.v[i], N); });
+inline I shift_left(I a, int n) {
+  int32x4_t count = vdupq_n_s32(n);
+  return each_i([&](int i) { return vshlq_s32(a.v[i], count); });
 }

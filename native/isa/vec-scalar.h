@@ -156,7 +156,6 @@ inline int32_t reduce_add(I a) {
   for (int i = 0; i < 16; i++) sum += a.v[i];
   return sum;
 }
-template <int N>
-inline I shift_left(I a) {
-  return each_i([&](int i) { return int32_t(uint32_t(a.v[i]) << N); });
+inline I shift_left(I a, int n) {
+  return each_i([&](int i) { return int32_t(uint32_t(a.v[i]) << n); });
 }

@@ -2,8 +2,8 @@
 //
 // Row law: whatever the number of rows, each output is   acc = 0; for each group of columns in order:
 //   acc = fma(w_scale * x_scale, float(exact integer dot product), acc);  with a minimum: acc = fma(w_min, x_scale * x_sum, acc)
-// so gemv, row blocks and tiles may differ in everything but these float operations. In a unit of two bytes the integer is
-// 256 * high + low, and w_scale is divided by 256: a row of one byte may join in (its low byte is 0), since that changes no bit.
+// so gemv, row blocks and tiles may differ in everything but these float operations. Where a row's unit has two bytes the integer is
+// that of 256 * high + low.
 
 #ifdef NARROWS_TILES
 constexpr int kFew = 3;  // rows up to which codes are used straight from registers
@@ -71,10 +71,10 @@ inline void each_unit(const uint8_t* tile, const Layout& at, const Format& f, in
 }
 
 // A symmetric code stands for q - offset: its dot product starts from -offset * sum(x), offset = 2^(BITS-1).
-template <int BITS, bool MIN>
-inline I start(const int32_t* sums) {
+template <bool MIN>
+inline I start(const int32_t* sums, int bits) {
   if constexpr (MIN) return zero_i();
-  return shift_left<BITS - 1>(set1(*sums));
+  return shift_left(set1(*sums), bits - 1);
 }
 
 // What a block of rows needs besides the weights. The pointers are at its first row in the first unit at hand, n rows to a unit (and
@@ -112,12 +112,6 @@ struct Block {
   }
 };
 
-inline bool any(const uint8_t* flags, int n) {
-  int sum = 0;
-  for (int i = 0; i < n; i++) sum |= flags[i];
-  return sum;
-}
-
 // Few rows: codes go from memory through registers into the dot products of R rows. Rows past the last of the block repeat it.
 template <int R, int BITS, bool HALF, bool MIN>
 inline void gemv(const uint8_t* tile, const Layout& at, const Format& f, const Block& b, float* y, size_t ldy, int lanes) {
@@ -133,19 +127,18 @@ inline void gemv(const uint8_t* tile, const Layout& at, const Format& f, const B
     unpack<BITS>(codes, q);
     const int8_t *high = b.high + size_t(u) * b.n * kUnit, *low = b.low + size_t(u) * b.n * kUnit;
     const float* xs = b.xs + size_t(u) * b.n;
-    bool fine = any(b.fine + size_t(u) * b.n, b.n);
+    const uint8_t* fine = b.fine + size_t(u) * b.n;
     for (int h = 0; h < H; h++) {
       size_t i = (size_t(u) * H + h) * b.n;
       F ws = s.scale(s.group(v, h));
-      if (fine) ws = ws * set1(1.0f / 256);
       I d[R];
       for (int r = 0; r < R; r++) {
-        d[r] = start<BITS, MIN>(b.sums.sums + i + row[r]);
+        d[r] = start<MIN>(b.sums.sums + i + row[r], BITS);
         for (int j = 0; j < 8 / H; j++) d[r] = dot<BITS>(d[r], q[j + 4 * h], high + row[r] * kUnit + 16 * h + 4 * j);
       }
-      if (fine)
-        for (int r = 0; r < R; r++) {
-          d[r] = shift_left<8>(d[r]) + start<BITS, MIN>(b.sums.low_sums + i + row[r]);
+      for (int r = 0; r < R; r++)
+        if (fine[row[r]]) {
+          d[r] = shift_left(d[r], 8) + start<MIN>(b.sums.low_sums + i + row[r], BITS);
           for (int j = 0; j < 8 / H; j++) d[r] = dot<BITS>(d[r], q[j + 4 * h], low + row[r] * kUnit + 16 * h + 4 * j);
         }
       for (int r = 0; r < R; r++) acc[r] = fma(ws * set1(xs[row[r]]), to_f(d[r]), acc[r]);
@@ -181,42 +174,43 @@ inline void decode(const uint8_t* tile, const Layout& at, const Format& f, int u
 }
 
 // d += codes . x over a (half) unit, for R rows against W tiles: a broadcast of x serves W tiles, a vector of codes R rows.
-template <int R, int W, int BITS, int QUADS>
+template <int R, int W, bool WIDE, int QUADS>
 inline void dot_rows(I (&d)[R][W], const uint8_t* const (&codes)[W], const int8_t* x) {
 #pragma GCC unroll 8
   for (int j = 0; j < QUADS; j++) {
     B w[W];
     for (int i = 0; i < W; i++) w[i] = load_b(codes[i] + 64 * j);
     for (int r = 0; r < R; r++)
-      for (int i = 0; i < W; i++) d[r][i] = dot<BITS>(d[r][i], w[i], x + r * kUnit + 4 * j);
+      for (int i = 0; i < W; i++) d[r][i] = dot<WIDE ? 8 : 7>(d[r][i], w[i], x + r * kUnit + 4 * j);
   }
 }
 
-template <int R, int W, int BITS, bool HALF, bool MIN>
-inline void rows_by(const Stretch& w, int units, Block b) {
+template <int R, int W, bool WIDE, bool HALF, bool MIN>
+inline void rows_by(const Stretch& w, int units, int bits, Block b) {
   F a[R][W];
   for (int r = 0; r < R; r++)
     for (int i = 0; i < W; i++) a[r][i] = load(b.acc + i * b.apart + r * kLanes);
   constexpr int H = HALF ? 2 : 1;
   for (int u = 0; u < units; u++, b.high += b.n * kUnit, b.low += b.n * kUnit, b.fine += b.n, b.xs += b.n) {
     if (b.ahead)
-      for (int i = 0; i < W * (BITS + 1); i++, b.ahead += 64) prefetch(b.ahead);
-    bool fine = any(b.fine, R);
+      for (int i = 0; i < W * (bits + 1); i++, b.ahead += 64) prefetch(b.ahead);
     for (int h = 0; h < H; h++, b.sums.sums += b.n, b.sums.low_sums += b.n, b.sums.values += b.n) {
       I d[R][W];
       const uint8_t* codes[W];
       for (int i = 0; i < W; i++) codes[i] = w.codes[i] + u * 512 + h * 256;
       for (int r = 0; r < R; r++)
-        for (int i = 0; i < W; i++) d[r][i] = start<BITS, MIN>(b.sums.sums + r);
-      dot_rows<R, W, BITS, 8 / H>(d, codes, b.high + h * 16);
-      if (fine) {
-        for (int r = 0; r < R; r++)
-          for (int i = 0; i < W; i++) d[r][i] = shift_left<8>(d[r][i]) + start<BITS, MIN>(b.sums.low_sums + r);
-        dot_rows<R, W, BITS, 8 / H>(d, codes, b.low + h * 16);
-      }
+        for (int i = 0; i < W; i++) d[r][i] = start<MIN>(b.sums.sums + r, bits);
+      dot_rows<R, W, WIDE, 8 / H>(d, codes, b.high + h * 16);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; r++)
+        if (b.fine[r]) {
+          I e[1][W];
+          for (int i = 0; i < W; i++) e[0][i] = shift_left(d[r][i], 8) + start<MIN>(b.sums.low_sums + r, bits);
+          dot_rows<1, W, WIDE, 8 / H>(e, codes, b.low + r * kUnit + h * 16);
+          for (int i = 0; i < W; i++) d[r][i] = e[0][i];
+        }
       for (int i = 0; i < W; i++) {
         F s = load(w.scale[i] + (u * H + h) * kLanes);
-        if (fine) s = s * set1(1.0f / 256);
         for (int r = 0; r < R; r++) a[r][i] = fma(s * set1(b.xs[r]), to_f(d[r][i]), a[r][i]);
         if constexpr (MIN) {
           F m = load(w.minimum[i] + (u * H + h) * kLanes);
@@ -232,12 +226,12 @@ inline void rows_by(const Stretch& w, int units, Block b) {
 #ifdef NARROWS_TILES
 #include "kernels/tiles-inl.h"
 #else
-template <int W, int BITS, bool HALF, bool MIN>
-inline void block(const Stretch& w, int units, const Block& b) {
+template <int W, bool WIDE, bool HALF, bool MIN>
+inline void block(const Stretch& w, int units, int bits, const Block& b) {
   int r = 0;
-  for (; r + 4 <= b.n; r += 4) rows_by<4, W, BITS, HALF, MIN>(w, units, b.from(r));
-  for (; r + 2 <= b.n; r += 2) rows_by<2, W, BITS, HALF, MIN>(w, units, b.from(r));
-  for (; r < b.n; r++) rows_by<1, W, BITS, HALF, MIN>(w, units, b.from(r));
+  for (; r + 4 <= b.n; r += 4) rows_by<4, W, WIDE, HALF, MIN>(w, units, bits, b.from(r));
+  for (; r + 2 <= b.n; r += 2) rows_by<2, W, WIDE, HALF, MIN>(w, units, bits, b.from(r));
+  for (; r < b.n; r++) rows_by<1, W, WIDE, HALF, MIN>(w, units, bits, b.from(r));
 }
 #endif
 
@@ -257,7 +251,7 @@ inline void gemm(const Matrix& w, const Layout& at, const Activations& x, int ti
       b.acc = acc + size_t(row) * kLanes;
       b.apart = apart;
       if (row == 0) b.ahead = u1 < units ? base + at.unit(u1) : base + W * at.tile_bytes;
-      block<W, BITS, HALF, MIN>(stretch, u1 - u0, b);
+      block<W, BITS == 8, HALF, MIN>(stretch, u1 - u0, BITS, b);
     }
   }
   for (int i = 0; i < W; i++) {

@@ -91,7 +91,7 @@ void quantize(const float* x, int t, const Activations& out) {
     float top = reduce_max(max(abs(x0), abs(x1)));
     bool usable = top > 1e-30f && top < 3e38f;  // zeros; or a row already lost, which keeps its NaN in the scale
     bool fine = usable && top > limit;
-    float scale = usable ? top / 127.0f : top <= 1e-30f ? 0.0f : top - top;
+    float scale = usable ? top / (fine ? 127.0f * 256 : 127.0f) : top <= 1e-30f ? 0.0f : top - top;
     F inverse = set1(usable ? 127.0f / top : 0.0f);
     x0 = usable ? x0 * inverse : zero_f();
     x1 = usable ? x1 * inverse : zero_f();
@@ -114,12 +114,13 @@ void quantize(const float* x, int t, const Activations& out) {
     out.scale[at] = scale;
     out.unit.sums[at] = -(sum[0] + sum[1]);
     out.unit.low_sums[at] = -(low[0] + low[1]);
-    out.unit.values[at] = scale * (float(sum[0] + sum[1]) + float(low[0] + low[1]) * (1.0f / 256));
+    int32_t whole[2] = {fine ? 256 * sum[0] + low[0] : sum[0], fine ? 256 * sum[1] + low[1] : sum[1]};
+    out.unit.values[at] = scale * float(whole[0] + whole[1]);
     for (int h = 0; h < 2; h++) {
       size_t i = 2 * first + size_t(2 * u + h) * n + r;
       out.half.sums[i] = -sum[h];
       out.half.low_sums[i] = -low[h];
-      out.half.values[i] = scale * (float(sum[h]) + float(low[h]) * (1.0f / 256));
+      out.half.values[i] = scale * float(whole[h]);
     }
   }
 }

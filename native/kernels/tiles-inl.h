@@ -1,6 +1,12 @@
 // A block of rows against a stretch on tile registers: x is the signed A tile [n][32 bytes], the decoded codes are already the
 // unsigned B tile [8][64 bytes], C is [n][16] int32. Two units are in flight, with their two bytes; the float work is rows_by's.
 
+inline bool any(const uint8_t* flags, int n) {
+  int sum = 0;
+  for (int i = 0; i < n; i++) sum |= flags[i];
+  return sum;
+}
+
 template <int C>
 inline void tile_unit(const uint8_t* codes, const int8_t* x, int32_t* out) {
   tile_zero<C>();
@@ -10,10 +16,10 @@ inline void tile_unit(const uint8_t* codes, const int8_t* x, int32_t* out) {
   tile_store<C>(out, 64);
 }
 
-template <int W, int BITS, bool HALF, bool MIN>
-inline void block(const Stretch& w, int units, const Block& b) {
+template <int W, bool WIDE, bool HALF, bool MIN>
+inline void block(const Stretch& w, int units, int bits, const Block& b) {
   if (b.n < 4) {  // too few rows to fill a tile
-    for (int r = 0; r < b.n; r++) rows_by<1, W, BITS, HALF, MIN>(w, units, b.from(r));
+    for (int r = 0; r < b.n; r++) rows_by<1, W, WIDE, HALF, MIN>(w, units, bits, b.from(r));
     return;
   }
   constexpr int H = HALF ? 2 : 1;
@@ -27,7 +33,7 @@ inline void block(const Stretch& w, int units, const Block& b) {
   for (int i = 0; i < W; i++)
     for (int g = 0; g < groups; g += 2) {
       if (ahead)
-        for (int l = 0; l < 2 / H * (BITS + 1); l++, ahead += 64) prefetch(ahead);
+        for (int l = 0; l < 2 / H * (bits + 1); l++, ahead += 64) prefetch(ahead);
       int flight = groups - g < 2 ? 1 : 2;
       auto codes = [&](int f) { return w.codes[i] + (g + f) * (512 / H); };
       auto at = [&](int f) { return (g + f) / H * b.n * kUnit + (g + f) % H * 16; };
@@ -42,12 +48,10 @@ inline void block(const Stretch& w, int units, const Block& b) {
         for (int f = 0; f < flight; f++) {
           int at_sum = (g + f) * b.n + r;
           I d = load_i(high[f] + r * kLanes);
-          d = d + start<BITS, MIN>(b.sums.sums + at_sum);
+          d = d + start<MIN>(b.sums.sums + at_sum, bits);
           F s = load(w.scale[i] + (g + f) * kLanes);
-          if (fine[f]) {
-            d = shift_left<8>(d) + start<BITS, MIN>(b.sums.low_sums + at_sum) + load_i(low[f] + r * kLanes);
-            s = s * set1(1.0f / 256);
-          }
+          if (b.fine[(g + f) / H * b.n + r])
+            d = shift_left(d, 8) + start<MIN>(b.sums.low_sums + at_sum, bits) + load_i(low[f] + r * kLanes);
           a = fma(s * set1(b.xs[(g + f) / H * b.n + r]), to_f(d), a);
           if constexpr (MIN) a = fma(load(w.minimum[i] + (g + f) * kLanes), set1(b.sums.values[at_sum]), a);
         }

@@ -15,16 +15,16 @@ constexpr int kPart = 256;  // tokens in a partition of the context: the unit of
 // whose largest value stands out from the row (kStandOut times its root mean square). Such units would otherwise bring most of the
 // error, and they are few. Blocks hold at most 16 rows: block b (rows 16b ...) has n = min(16, T - 16b) rows and starts at entry
 // 16b * num_units of each array:
-//   high [unit][n][32]   int8, round(x / scale), padding columns 0
-//   low  [unit][n][32]   int8, round((x / scale - high) * 256), 0 in a unit of one byte
+//   high [unit][n][32]   int8, round(x * 127 / max|x|), padding columns 0
+//   low  [unit][n][32]   int8, the rest in steps 256 times finer; 0 in a unit of one byte
 //   fine [unit][n]       1 where the unit has two bytes
-//   scale[unit][n]       max|x| / 127
+//   scale[unit][n]       of the integer high, or 256 * high + low: max|x| / 127, or that over 256
 // and, because the codes of weights are unsigned, sums over the unit and over each half of it, in the same order ([unit][n], [unit][2][n]):
 //   sums      -sum of high            (what a symmetric format adds offset times)
 //   low_sums  -sum of low
-//   values    scale * (sum of high + sum of low / 256)            (what a minimum is multiplied by)
+//   values    scale * (sum of the integers)        (what a minimum is multiplied by)
 // `f` are the same rows in float, row-major [T][cols], for float weight formats.
-constexpr float kStandOut = 4.0f;
+constexpr float kStandOut = 3.0f;
 
 struct Activations {
   int rows = 0, cols = 0;
