@@ -93,11 +93,11 @@ def rms(x: np.ndarray) -> np.ndarray:
 def test_logits_are_the_oracles(label: str, make: Callable[[str, str], Model]) -> None:
     """With float32 weights, against an oracle in float64 that rounds keys and values to bfloat16 as the cache does.
 
-    What is left is float32 arithmetic, of relative size 2^-24 to 2^-17. Entries of the cache that are off by so little
-    may still round to the other neighbour, and what they change makes others do so in the layers above: at worst all are
-    rounded anew. Two roundings, each at most 2^-9 and a root mean square of 2^-9 / sqrt(3), differ by less than 2^-9 in
-    root mean square. How far that carries to the logits of a row is measured on the oracle, by changing every entry by
-    2^-9 up or down.
+    What is left is float32 arithmetic, of relative size 2^-24 to 2^-17. Entries of the cache that are off by so
+    little may still round to the other neighbour, and what they change makes others do so in the layers above:
+    at worst all are rounded anew. Two roundings, each at most 2^-9 and a root mean square of 2^-9 / sqrt(3),
+    differ by less than 2^-9 in root mean square. How far that carries to the logits of a row is measured on the
+    oracle, by changing every entry by 2^-9 up or down.
     """
     model, ids = make(label, "f32"), prompts(LENGTHS)
     rng = np.random.default_rng(4)
