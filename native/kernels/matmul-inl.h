@@ -112,14 +112,15 @@ struct Block {
   }
 };
 
-// Few rows: codes go from memory through registers into the dot products of R rows. Rows past the last of the block repeat it.
+// Few rows: codes go from memory through registers into the dot products of R rows, the last of `rows` repeated when there are fewer.
 template <int R, int BITS, bool HALF, bool MIN>
-inline void gemv(const uint8_t* tile, const Layout& at, const Format& f, const Block& b, float* y, size_t ldy, int lanes) {
+inline void gemv(const uint8_t* tile, const Layout& at, const Format& f, const Block& b, int rows, float* y, size_t ldy,
+                 int lanes) {
   F acc[R];
   int row[R];
   for (int r = 0; r < R; r++) {
     acc[r] = zero_f();
-    row[r] = r < b.n ? r : b.n - 1;
+    row[r] = r < rows ? r : rows - 1;
   }
   constexpr int H = HALF ? 2 : 1;
   each_unit<BITS>(tile, at, f, 0, at.num_units, [&](int u, int v, Scales s, const uint8_t* codes) {
@@ -148,7 +149,7 @@ inline void gemv(const uint8_t* tile, const Layout& at, const Format& f, const B
       }
     }
   });
-  for (int r = 0; r < R && r < b.n; r++) store_part(y + r * ldy, acc[r], lanes);
+  for (int r = 0; r < R && r < rows; r++) store_part(y + r * ldy, acc[r], lanes);
 }
 
 // A stretch of up to two tiles, decoded once for many rows.
@@ -267,19 +268,17 @@ inline void matmul_int(const Matrix& w, const Activations& x, int tile0, int til
   const Layout at(w.format, w.cols);
   int tile = tile0;
   if (x.rows <= kFew) {
-    const Block b = Block::of<HALF>(x, 0, 0);
+    Block b = Block::of<HALF>(x, 0, 0);
+    b.acc = acc;
     for (; tile < tile1; tile++) {
       const uint8_t* p = w.data + tile * at.tile_bytes;
       float* out = y + tile * kLanes;
       int lanes = w.rows - tile * kLanes < kLanes ? w.rows - tile * kLanes : kLanes;
-      if (x.rows == 1)
-        gemv<1, BITS, HALF, MIN>(p, at, w.format, b, out, ldy, lanes);
-      else if (x.rows == 2)
-        gemv<2, BITS, HALF, MIN>(p, at, w.format, b, out, ldy, lanes);
-      else if (x.rows <= 4)
-        gemv<4, BITS, HALF, MIN>(p, at, w.format, b, out, ldy, lanes);
-      else
-        gemv<8, BITS, HALF, MIN>(p, at, w.format, b, out, ldy, lanes);
+      int r = 0;
+      for (; x.rows - r > 2; r += 4)
+        gemv<4, BITS, HALF, MIN>(p, at, w.format, b.from(r), x.rows - r < 4 ? x.rows - r : 4, out + r * ldy, ldy, lanes);
+      if (x.rows - r == 2) gemv<2, BITS, HALF, MIN>(p, at, w.format, b.from(r), 2, out + r * ldy, ldy, lanes);
+      if (x.rows - r == 1) gemv<1, BITS, HALF, MIN>(p, at, w.format, b.from(r), 1, out + r * ldy, ldy, lanes);
     }
     return;
   }
