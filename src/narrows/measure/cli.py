@@ -59,6 +59,9 @@ def decode(
     repeats: Repeats = 5,
     as_json: Json = False,
     out: Out = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw tokens/s by context, with the bound, into this .png or .svg file.")
+    ] = None,
 ) -> None:
     """Tokens per second by context length and batch size."""
     contexts, batches = numbers(context, "--context", at_least=0), numbers(batch, "--batch", at_least=1)
@@ -76,7 +79,12 @@ def decode(
             repeats=repeats,
         )
 
-    _bench_model("decode", model, measured, max(batches), max(contexts) + steps, threads, weights, as_json, out)
+    room = max(batches), max(contexts) + steps
+    rows = _bench_model("decode", model, measured, *room, threads, weights, as_json, out)
+    if plot is not None:
+        from narrows.measure.plot import decode as draw
+
+        draw(rows, model, plot)
 
 
 @app.command(epilog="Example: narrows bench prefill smollm2 --tokens 512")
@@ -109,7 +117,7 @@ def _bench_model(
     weights: str,
     as_json: bool,
     out: Path | None,
-) -> None:
+) -> list[dict[str, Any]]:
     """Measures a model with each number of threads, with room for max_batch * max_context tokens."""
     from narrows.loader import PAGE_SIZE, load
     from narrows.measure.bandwidth import bandwidth
@@ -137,7 +145,7 @@ def _bench_model(
             for row in measured(bench, gigabytes):
                 yield {"threads": loaded.model.num_threads, **row, "bandwidth_gigabytes": gigabytes}
 
-    _report(kind, rows(), as_json, out, model=path, settings={"weights": weights})
+    return _report(kind, rows(), as_json, out, model=path, settings={"weights": weights})
 
 
 def numbers(text: str, option: str, *, at_least: int) -> list[int]:
@@ -159,7 +167,7 @@ def _report(
     *,
     model: Path | None = None,
     settings: dict[str, Any] | None = None,
-) -> None:
+) -> list[dict[str, Any]]:
     from narrows.measure.provenance import provenance
 
     rows = list(rows)
@@ -172,6 +180,7 @@ def _report(
         typer.echo(text)
     else:
         _print_table(kind, rows)
+    return rows
 
 
 def _range(value: dict[str, float]) -> str:
