@@ -1,7 +1,10 @@
 // The Python face of the core. The only file that includes nanobind; it checks everything that crosses, the core checks nothing.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <stdexcept>
@@ -28,14 +31,17 @@ void require(bool ok, const std::string& message) {
   if (!ok) throw std::invalid_argument(message);
 }
 
-template <class T>
-nb::object new_array(std::initializer_list<size_t> shape, T** data) {
+template <class T, int N>
+using Array = nb::ndarray<nb::numpy, T, nb::ndim<N>>;
+
+template <class T, int N>
+Array<T, N> new_array(const size_t (&shape)[N], T** data) {
   size_t n = 1;
   for (size_t s : shape) n *= s;
   T* p = new T[n];
   *data = p;
   nb::capsule owner(p, [](void* q) noexcept { delete[] static_cast<T*>(q); });
-  return nb::cast(nb::ndarray<nb::numpy, T>(p, shape.size(), shape.begin(), owner));
+  return Array<T, N>(p, N, shape, owner);
 }
 
 Float float_type(const std::string& name) {
@@ -190,7 +196,8 @@ void init(Loaded* self, nb::dict spec, nb::dict tensors, int page_size, int num_
   }
 }
 
-nb::object forward(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens, Ids context_lens, Table page_table, Ids logit_rows) {
+Array<float, 2> forward(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens, Ids context_lens, Table page_table,
+                        Ids logit_rows) {
   Model& m = *self.model;
   Batch b{int(tokens.size()), int(context_lens.size()), int(page_table.shape(1)), int(logit_rows.size()), tokens.data(),
           positions.data(),   cu_seqlens.data(),        context_lens.data(),      page_table.data(),      logit_rows.data()};
@@ -213,21 +220,21 @@ nb::object forward(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens, Ids 
     require(b.logit_rows[r] >= 0 && b.logit_rows[r] < b.num_tokens, "logit_rows out of range");
 
   float* logits;
-  nb::object out = new_array<float>({size_t(b.num_logits), size_t(m.config().vocab)}, &logits);
+  auto out = new_array<float>({size_t(b.num_logits), size_t(m.config().vocab)}, &logits);
   nb::gil_scoped_release release;
   m.forward(b, logits);
   return out;
 }
 
 // w x for a packed matrix, through the kernels of any level of this machine; for tests and benchmarks.
-nb::object matmul(nb::object packed, Rows x, const std::string& isa) {
+Array<float, 2> matmul(nb::object packed, Rows x, const std::string& isa) {
   Matrix w = to_matrix(packed, "packed");
   const OpTable* table = isa.empty() ? &ops() : find_ops(isa.c_str());
   require(table, "ISA level `" + isa + "` is not one of this machine's");
   require(int(x.shape(1)) == w.cols, "x must have as many columns as the matrix");
   int rows = int(x.shape(0));
   float* y;
-  nb::object out = new_array<float>({size_t(rows), size_t(w.rows)}, &y);
+  auto out = new_array<float>({size_t(rows), size_t(w.rows)}, &y);
   nb::gil_scoped_release release;
   ActivationBuffer a;
   a.reserve(rows, w.cols).f = x.data();
@@ -283,10 +290,10 @@ NB_MODULE(_native, m) {
 
   m.def(
       "gguf_format",
-      [](int type) -> nb::object {
+      [](int type) -> std::optional<std::tuple<int, int, bool, bool, std::string>> {
         Format f;
-        if (!gguf_format(type, &f)) return nb::none();
-        return nb::make_tuple(int(f.bits), int(f.group), f.minimum, f.two_level, float_name(f.type));
+        if (!gguf_format(type, &f)) return std::nullopt;
+        return std::tuple(int(f.bits), int(f.group), f.minimum, f.two_level, std::string(float_name(f.type)));
       },
       "type"_a, "(bits, group, minimum, two_level, type) of the format that holds a GGUF tensor type exactly, or None.");
   m.def("gguf_row_bytes", &gguf_row_bytes, "type"_a, "cols"_a,
@@ -328,7 +335,7 @@ NB_MODULE(_native, m) {
         Matrix w = to_matrix(packed, "packed");
         require(row >= 0 && row < w.rows, "row out of range");
         float* out;
-        nb::object array = new_array<float>({size_t(w.cols)}, &out);
+        auto array = new_array<float>({size_t(w.cols)}, &out);
         unpack_row(w, row, out);
         return array;
       },
@@ -339,7 +346,7 @@ NB_MODULE(_native, m) {
       "argmax",
       [](Rows logits) {
         int32_t* out;
-        nb::object array = new_array<int32_t>({logits.shape(0)}, &out);
+        auto array = new_array<int32_t>({logits.shape(0)}, &out);
         require(logits.shape(1) > 0, "no logits");
         nb::gil_scoped_release release;
         for (size_t r = 0; r < logits.shape(0); r++) out[r] = argmax(logits.data() + r * logits.shape(1), int(logits.shape(1)));
@@ -358,7 +365,7 @@ NB_MODULE(_native, m) {
       "log_sum_exp",
       [](Rows logits) {
         double* out;
-        nb::object array = new_array<double>({logits.shape(0)}, &out);
+        auto array = new_array<double>({logits.shape(0)}, &out);
         nb::gil_scoped_release release;
         for (size_t r = 0; r < logits.shape(0); r++)
           out[r] = log_sum_exp(logits.data() + r * logits.shape(1), int(logits.shape(1)));
@@ -371,14 +378,14 @@ NB_MODULE(_native, m) {
         require(k > 0 && size_t(k) <= logits.shape(1), "k must be 1 to the vocabulary");
         int32_t* ids;
         float* values;
-        nb::object a = new_array<int32_t>({logits.shape(0), size_t(k)}, &ids);
-        nb::object b = new_array<float>({logits.shape(0), size_t(k)}, &values);
+        auto a = new_array<int32_t>({logits.shape(0), size_t(k)}, &ids);
+        auto b = new_array<float>({logits.shape(0), size_t(k)}, &values);
         {
           nb::gil_scoped_release release;
           for (size_t r = 0; r < logits.shape(0); r++)
             top_k(logits.data() + r * logits.shape(1), int(logits.shape(1)), k, ids + r * k, values + r * k);
         }
-        return nb::make_tuple(a, b);
+        return std::pair(a, b);
       },
       "logits"_a, "k"_a, "logits [R, V] -> (ids [R, k], values [R, k]), largest first");
 

@@ -125,7 +125,11 @@ def _format(ckpt: Checkpoint, info: TensorInfo, wanted: Format | None) -> Format
 
 def native_format(dtype: str) -> Format:
     """The format that holds a tensor of this type bit for bit."""
-    return Format(*_native.gguf_format(GGML_TYPES[dtype]))
+    found = _native.gguf_format(GGML_TYPES[dtype])
+    if found is None:
+        raise WeightError(f"tensors of type {dtype} cannot be loaded")
+    bits, group, minimum, two_level, kind = found
+    return Format(bits, group, minimum, two_level, kind)
 
 
 def _fill(ckpt: Checkpoint, entry: Entry, out: U8, num_threads: int) -> Iterator[int]:
