@@ -50,7 +50,8 @@ def page(results: list[dict[str, Any]]) -> str:
         text += table(result, "case")
         text += (
             f"\n{facts['cpu']}, {facts['isa']}, {facts['threads']} threads, "
-            f"{result['bandwidth_gigabytes']:.1f} GB/s read bandwidth; `{facts['command']}`, commit {facts['commit']}.\n"
+            f"{result['bandwidth_gigabytes']:.1f} GB/s read bandwidth; "
+            f"`{facts['command']}`, commit {facts['commit']}.\n"
         )
     return text
 

@@ -35,10 +35,10 @@ uint64_t xcr0() {
 int x86_level() {
   unsigned a, b, c, d, max = __get_cpuid_max(0, nullptr);
   if (max < 7 || !__get_cpuid(1, &a, &b, &c, &d)) return 0;
-  bool osxsave = bit(c, 27), fma = bit(c, 12), f16c = bit(c, 29);
-  if (!osxsave || (xcr0() & 0x6) != 0x6 || !fma || !f16c) return 0;
+  bool osxsave = bit(c, 27), fma = bit(c, 12), f16c = bit(c, 29), popcnt = bit(c, 23);
+  if (!osxsave || (xcr0() & 0x6) != 0x6 || !fma || !f16c || !popcnt) return 0;
   __get_cpuid_count(7, 0, &a, &b, &c, &d);
-  if (!bit(b, 5)) return 0;
+  if (!bit(b, 5) || !bit(b, 3) || !bit(b, 8)) return 0;                // AVX2 BMI1 BMI2
   bool avx512 = bit(b, 16) && bit(b, 17) && bit(b, 30) && bit(b, 31);  // F DQ BW VL
   bool wide = bit(c, 1) && bit(c, 6) && bit(c, 11);                    // VBMI VBMI2 VNNI
   if (!avx512 || !wide || (xcr0() & 0xe6) != 0xe6) return 1;

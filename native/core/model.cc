@@ -22,12 +22,11 @@ Activations& ActivationBuffer::reserve(int rows, int cols) {
   size_t units = size_t(rows) * view.num_units();
   view.high = high_.reserve(units * kUnit);
   view.low = low_.reserve(units * kUnit);
-  view.fine = fine_.reserve(units);
   view.scale = scale_.reserve(units);
-  int32_t* sums = sums_.reserve(units * 6);
+  int32_t* sums = sums_.reserve(units * 3);
   float* values = values_.reserve(units * 3);
-  view.unit = {sums, sums + units, values};
-  view.half = {sums + 2 * units, sums + 4 * units, values + units};
+  view.unit = {sums, values};
+  view.half = {sums + units, values + units};
   return view;
 }
 

@@ -63,6 +63,7 @@ inline void store(int32_t* p, I a) {
   _mm256_storeu_si256((__m256i*)(p + 8), a.hi);
 }
 inline I operator+(I a, I b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
+inline I operator-(I a, I b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
 inline F to_f(I a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
 inline I load_i8(const int8_t* p) {
   return {_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)),

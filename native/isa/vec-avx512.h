@@ -39,6 +39,7 @@ inline I set1(int32_t x) { return {_mm512_set1_epi32(x)}; }
 inline I load_i(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
 inline void store(int32_t* p, I a) { _mm512_storeu_si512(p, a.v); }
 inline I operator+(I a, I b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline I operator-(I a, I b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 inline F to_f(I a) { return {_mm512_cvtepi32_ps(a.v)}; }
 inline I load_i8(const int8_t* p) { return {_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p))}; }
 inline void store_i8(int8_t* p, I a) { _mm_storeu_si128((__m128i*)p, _mm512_cvtsepi32_epi8(a.v)); }

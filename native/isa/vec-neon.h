@@ -94,6 +94,9 @@ inline void store(int32_t* p, I a) {
 inline I operator+(I a, I b) {
   return each_i([&](int i) { return vaddq_s32(a.v[i], b.v[i]); });
 }
+inline I operator-(I a, I b) {
+  return each_i([&](int i) { return vsubq_s32(a.v[i], b.v[i]); });
+}
 inline F to_f(I a) {
   return each_f([&](int i) { return vcvtq_f32_s32(a.v[i]); });
 }

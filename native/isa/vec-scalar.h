@@ -95,6 +95,9 @@ inline void store(int32_t* p, I a) { __builtin_memcpy(p, a.v, sizeof a.v); }
 inline I operator+(I a, I b) {
   return each_i([&](int i) { return a.v[i] + b.v[i]; });
 }
+inline I operator-(I a, I b) {
+  return each_i([&](int i) { return a.v[i] - b.v[i]; });
+}
 inline F to_f(I a) {
   return each_f([&](int i) { return float(a.v[i]); });
 }

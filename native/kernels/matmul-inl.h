@@ -2,13 +2,12 @@
 //
 // Row law: whatever the number of rows, each output is   acc = 0; for each group of columns in order:
 //   acc = fma(w_scale * x_scale, float(exact integer dot product), acc);  with a minimum: acc = fma(w_min, x_scale * x_sum, acc)
-// so gemv, row blocks and tiles may differ in everything but these float operations. Where a row's unit has two bytes the integer is
-// that of 256 * high + low.
+// so gemv, row blocks and tiles may differ in everything but these float operations. The integer is 256 * (w . high) + w . low.
 
 #ifdef NARROWS_TILES
 constexpr int kFew = 3;  // rows up to which codes are used straight from registers
 #else
-constexpr int kFew = 8;
+constexpr int kFew = 16;
 #endif
 constexpr int kAhead = 8192;  // bytes of software prefetch ahead of the codes
 
@@ -81,7 +80,6 @@ inline I start(const int32_t* sums, int bits) {
 // to a half, for sums); acc [tile][row][16] lie `apart` floats from tile to tile; `ahead` is what to fetch meanwhile, or null.
 struct Block {
   const int8_t *high, *low;
-  const uint8_t* fine;
   const float* xs;
   Activations::Sums sums;
   int n;
@@ -96,19 +94,11 @@ struct Block {
     size_t at = size_t(row) * x.num_units() + size_t(unit) * n;
     const Activations::Sums& s = HALF ? x.half : x.unit;
     size_t i = HALF ? 2 * at : at;
-    return {x.high + at * kUnit,
-            x.low + at * kUnit,
-            x.fine + at,
-            x.scale + at,
-            {s.sums + i, s.low_sums + i, s.values + i},
-            n,
-            nullptr,
-            0,
-            nullptr};
+    return {x.high + at * kUnit, x.low + at * kUnit, x.scale + at, {s.sums + i, s.values + i}, n, nullptr, 0, nullptr};
   }
   Block from(int r) const {
-    return {high + r * kUnit, low + r * kUnit, fine + r,           xs + r, {sums.sums + r, sums.low_sums + r, sums.values + r}, n,
-            acc + r * kLanes, apart,           r ? nullptr : ahead};
+    return {high + r * kUnit,   low + r * kUnit, xs + r, {sums.sums + r, sums.values + r}, n, acc + r * kLanes, apart,
+            r ? nullptr : ahead};
   }
 };
 
@@ -128,21 +118,22 @@ inline void gemv(const uint8_t* tile, const Layout& at, const Format& f, const B
     unpack<BITS>(codes, q);
     const int8_t *high = b.high + size_t(u) * b.n * kUnit, *low = b.low + size_t(u) * b.n * kUnit;
     const float* xs = b.xs + size_t(u) * b.n;
-    const uint8_t* fine = b.fine + size_t(u) * b.n;
     for (int h = 0; h < H; h++) {
       size_t i = (size_t(u) * H + h) * b.n;
       F ws = s.scale(s.group(v, h));
-      I d[R];
+      I d1[R], d0[R];
       for (int r = 0; r < R; r++) {
-        d[r] = start<MIN>(b.sums.sums + i + row[r], BITS);
-        for (int j = 0; j < 8 / H; j++) d[r] = dot<BITS>(d[r], q[j + 4 * h], high + row[r] * kUnit + 16 * h + 4 * j);
+        d1[r] = zero_i();
+        d0[r] = start<MIN>(b.sums.sums + i + row[r], BITS);
       }
-      for (int r = 0; r < R; r++)
-        if (fine[row[r]]) {
-          d[r] = shift_left(d[r], 8) + start<MIN>(b.sums.low_sums + i + row[r], BITS);
-          for (int j = 0; j < 8 / H; j++) d[r] = dot<BITS>(d[r], q[j + 4 * h], low + row[r] * kUnit + 16 * h + 4 * j);
+#pragma GCC unroll 8
+      for (int j = 0; j < 8 / H; j++)
+        for (int r = 0; r < R; r++) {
+          int at_x = row[r] * kUnit + 16 * h + 4 * j;
+          d1[r] = dot<BITS>(d1[r], q[j + 4 * h], high + at_x);
+          d0[r] = dot<BITS>(d0[r], q[j + 4 * h], low + at_x);
         }
-      for (int r = 0; r < R; r++) acc[r] = fma(ws * set1(xs[row[r]]), to_f(d[r]), acc[r]);
+      for (int r = 0; r < R; r++) acc[r] = fma(ws * set1(xs[row[r]]), to_f(shift_left(d1[r], 8) + d0[r]), acc[r]);
       if constexpr (MIN) {
         F m = s.minimum(s.group(v, h));
         for (int r = 0; r < R; r++) acc[r] = fma(m, set1(b.sums.values[i + row[r]]), acc[r]);
@@ -174,45 +165,36 @@ inline void decode(const uint8_t* tile, const Layout& at, const Format& f, int u
   });
 }
 
-// d += codes . x over a (half) unit, for R rows against W tiles: a broadcast of x serves W tiles, a vector of codes R rows.
-template <int R, int W, bool WIDE, int QUADS>
-inline void dot_rows(I (&d)[R][W], const uint8_t* const (&codes)[W], const int8_t* x) {
-#pragma GCC unroll 8
-  for (int j = 0; j < QUADS; j++) {
-    B w[W];
-    for (int i = 0; i < W; i++) w[i] = load_b(codes[i] + 64 * j);
-    for (int r = 0; r < R; r++)
-      for (int i = 0; i < W; i++) d[r][i] = dot<WIDE ? 8 : 7>(d[r][i], w[i], x + r * kUnit + 4 * j);
-  }
-}
-
+// R rows against W tiles: a broadcast of x serves W tiles, a vector of codes R rows.
 template <int R, int W, bool WIDE, bool HALF, bool MIN>
 inline void rows_by(const Stretch& w, int units, int bits, Block b) {
   F a[R][W];
   for (int r = 0; r < R; r++)
     for (int i = 0; i < W; i++) a[r][i] = load(b.acc + i * b.apart + r * kLanes);
   constexpr int H = HALF ? 2 : 1;
-  for (int u = 0; u < units; u++, b.high += b.n * kUnit, b.low += b.n * kUnit, b.fine += b.n, b.xs += b.n) {
+  for (int u = 0; u < units; u++, b.high += b.n * kUnit, b.low += b.n * kUnit, b.xs += b.n) {
     if (b.ahead)
       for (int i = 0; i < W * (bits + 1); i++, b.ahead += 64) prefetch(b.ahead);
-    for (int h = 0; h < H; h++, b.sums.sums += b.n, b.sums.low_sums += b.n, b.sums.values += b.n) {
-      I d[R][W];
-      const uint8_t* codes[W];
-      for (int i = 0; i < W; i++) codes[i] = w.codes[i] + u * 512 + h * 256;
+    for (int h = 0; h < H; h++, b.sums.sums += b.n, b.sums.values += b.n) {
+      I d1[R][W], d0[R][W];
       for (int r = 0; r < R; r++)
-        for (int i = 0; i < W; i++) d[r][i] = start<MIN>(b.sums.sums + r, bits);
-      dot_rows<R, W, WIDE, 8 / H>(d, codes, b.high + h * 16);
-#pragma GCC unroll 4
-      for (int r = 0; r < R; r++)
-        if (b.fine[r]) {
-          I e[1][W];
-          for (int i = 0; i < W; i++) e[0][i] = shift_left(d[r][i], 8) + start<MIN>(b.sums.low_sums + r, bits);
-          dot_rows<1, W, WIDE, 8 / H>(e, codes, b.low + r * kUnit + h * 16);
-          for (int i = 0; i < W; i++) d[r][i] = e[0][i];
+        for (int i = 0; i < W; i++) {
+          d1[r][i] = zero_i();
+          d0[r][i] = start<MIN>(b.sums.sums + r, bits);
         }
+#pragma GCC unroll 8
+      for (int j = 0; j < 8 / H; j++) {
+        B codes[W];
+        for (int i = 0; i < W; i++) codes[i] = load_b(w.codes[i] + u * 512 + h * 256 + 64 * j);
+        for (int r = 0; r < R; r++)
+          for (int i = 0; i < W; i++) {
+            d1[r][i] = dot<WIDE ? 8 : 7>(d1[r][i], codes[i], b.high + r * kUnit + h * 16 + 4 * j);
+            d0[r][i] = dot<WIDE ? 8 : 7>(d0[r][i], codes[i], b.low + r * kUnit + h * 16 + 4 * j);
+          }
+      }
       for (int i = 0; i < W; i++) {
         F s = load(w.scale[i] + (u * H + h) * kLanes);
-        for (int r = 0; r < R; r++) a[r][i] = fma(s * set1(b.xs[r]), to_f(d[r][i]), a[r][i]);
+        for (int r = 0; r < R; r++) a[r][i] = fma(s * set1(b.xs[r]), to_f(shift_left(d1[r][i], 8) + d0[r][i]), a[r][i]);
         if constexpr (MIN) {
           F m = load(w.minimum[i] + (u * H + h) * kLanes);
           for (int r = 0; r < R; r++) a[r][i] = fma(m, set1(b.sums.values[r]), a[r][i]);

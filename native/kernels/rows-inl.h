@@ -76,52 +76,31 @@ void rope(float* x, const float* cos, const float* sin, int dim) {
 
 void quantize(const float* x, int t, const Activations& out) {
   int b = t / kRows, r = t % kRows, n = out.block_rows(b), units = out.num_units();
-  F squares = zero_f();
-  for (int i = 0; i < out.cols; i += 16) {
-    F v = load_part(x + i, out.cols - i < 16 ? out.cols - i : 16);
-    squares = fma(v, v, squares);
-  }
-  float limit = kStandOut * __builtin_sqrtf(reduce_add(squares) / float(out.cols));
   size_t first = size_t(b) * units * kRows;
   for (int u = 0; u < units; u++) {
     size_t at = first + size_t(u) * n + r;
     int left = out.cols - u * kUnit;
-    F x0 = load_part(x + u * kUnit, left < 16 ? left : 16);
-    F x1 = left > 16 ? load_part(x + u * kUnit + 16, left < 32 ? left - 16 : 16) : zero_f();
-    float top = reduce_max(max(abs(x0), abs(x1)));
-    bool usable = top > 1e-30f && top < 3e38f;  // zeros; or a row already lost, which keeps its NaN in the scale
-    bool fine = usable && top > limit;
-    float scale = usable ? top / (fine ? 127.0f * 256 : 127.0f) : top <= 1e-30f ? 0.0f : top - top;
-    F inverse = set1(usable ? 127.0f / top : 0.0f);
-    x0 = usable ? x0 * inverse : zero_f();
-    x1 = usable ? x1 * inverse : zero_f();
-    I h0 = round_i(x0), h1 = round_i(x1);
-    store_i8(out.high + at * kUnit, h0);
-    store_i8(out.high + at * kUnit + 16, h1);
-    int32_t sum[2] = {reduce_add(h0), reduce_add(h1)}, low[2] = {0, 0};
-    I l0 = zero_i(), l1 = zero_i();
-    if (fine) {
-      // Half a step is 128 of the finer ones, one more than a byte holds: the few that reach it lose a 256th of a step.
-      F finer = set1(256.0f), most = set1(127.0f);
-      l0 = round_i(min((x0 - to_f(h0)) * finer, most));
-      l1 = round_i(min((x1 - to_f(h1)) * finer, most));
-      low[0] = reduce_add(l0);
-      low[1] = reduce_add(l1);
-    }
-    store_i8(out.low + at * kUnit, l0);
-    store_i8(out.low + at * kUnit + 16, l1);
-    out.fine[at] = fine;
-    out.scale[at] = scale;
-    out.unit.sums[at] = -(sum[0] + sum[1]);
-    out.unit.low_sums[at] = -(low[0] + low[1]);
-    int32_t whole[2] = {fine ? 256 * sum[0] + low[0] : sum[0], fine ? 256 * sum[1] + low[1] : sum[1]};
-    out.unit.values[at] = scale * float(whole[0] + whole[1]);
+    F v[2] = {load_part(x + u * kUnit, left < 16 ? left : 16),
+              left > 16 ? load_part(x + u * kUnit + 16, left < 32 ? left - 16 : 16) : zero_f()};
+    float top = reduce_max(max(abs(v[0]), abs(v[1]))), total = reduce_add(abs(v[0]) + abs(v[1]));
+    bool lost = !(total < 3e38f);  // a NaN or an infinity, which the scale passes on
+    bool usable = top > 1e-30f && !lost;
+    F inverse = set1(usable ? 127.0f * 256 / top : 0.0f);
+    float scale = usable ? top / (127.0f * 256) : lost ? __builtin_nanf("") : 0.0f;
+    int32_t sums[2];
     for (int h = 0; h < 2; h++) {
+      I whole = usable ? round_i(v[h] * inverse) : zero_i();
+      I high = round_i(fma(to_f(whole), set1(1.0f / 256), set1(0.25f / 256)));  // a tie goes up: low is -128 to 127
+      store_i8(out.high + at * kUnit + 16 * h, high);
+      store_i8(out.low + at * kUnit + 16 * h, whole - shift_left(high, 8));
+      sums[h] = reduce_add(whole);
       size_t i = 2 * first + size_t(2 * u + h) * n + r;
-      out.half.sums[i] = -sum[h];
-      out.half.low_sums[i] = -low[h];
-      out.half.values[i] = scale * float(whole[h]);
+      out.half.sums[i] = -sums[h];
+      out.half.values[i] = scale * float(sums[h]);
     }
+    out.scale[at] = scale;
+    out.unit.sums[at] = -(sums[0] + sums[1]);
+    out.unit.values[at] = scale * float(sums[0] + sums[1]);
   }
 }
 

@@ -1,12 +1,6 @@
 // A block of rows against a stretch on tile registers: x is the signed A tile [n][32 bytes], the decoded codes are already the
 // unsigned B tile [8][64 bytes], C is [n][16] int32. Two units are in flight, with their two bytes; the float work is rows_by's.
 
-inline bool any(const uint8_t* flags, int n) {
-  int sum = 0;
-  for (int i = 0; i < n; i++) sum |= flags[i];
-  return sum;
-}
-
 template <int C>
 inline void tile_unit(const uint8_t* codes, const int8_t* x, int32_t* out) {
   tile_zero<C>();
@@ -37,21 +31,18 @@ inline void block(const Stretch& w, int units, int bits, const Block& b) {
       int flight = groups - g < 2 ? 1 : 2;
       auto codes = [&](int f) { return w.codes[i] + (g + f) * (512 / H); };
       auto at = [&](int f) { return (g + f) / H * b.n * kUnit + (g + f) % H * 16; };
-      bool fine[2] = {any(b.fine + g / H * b.n, b.n), flight > 1 && any(b.fine + (g + 1) / H * b.n, b.n)};
       tile_unit<0>(codes(0), b.high + at(0), high[0]);
       if (flight > 1) tile_unit<1>(codes(1), b.high + at(1), high[1]);
-      if (fine[0]) tile_unit<2>(codes(0), b.low + at(0), low[0]);
-      if (fine[1]) tile_unit<3>(codes(1), b.low + at(1), low[1]);
+      tile_unit<2>(codes(0), b.low + at(0), low[0]);
+      if (flight > 1) tile_unit<3>(codes(1), b.low + at(1), low[1]);
       for (int r = 0; r < b.n; r++) {
         float* acc = b.acc + i * b.apart + r * kLanes;
         F a = load(acc);
         for (int f = 0; f < flight; f++) {
           int at_sum = (g + f) * b.n + r;
-          I d = load_i(high[f] + r * kLanes);
-          d = d + start<MIN>(b.sums.sums + at_sum, bits);
+          I d =
+              shift_left(load_i(high[f] + r * kLanes), 8) + load_i(low[f] + r * kLanes) + start<MIN>(b.sums.sums + at_sum, bits);
           F s = load(w.scale[i] + (g + f) * kLanes);
-          if (b.fine[(g + f) / H * b.n + r])
-            d = shift_left(d, 8) + start<MIN>(b.sums.low_sums + at_sum, bits) + load_i(low[f] + r * kLanes);
           a = fma(s * set1(b.xs[(g + f) / H * b.n + r]), to_f(d), a);
           if constexpr (MIN) a = fma(load(w.minimum[i] + (g + f) * kLanes), set1(b.sums.values[at_sum]), a);
         }

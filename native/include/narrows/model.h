@@ -68,7 +68,6 @@ class ActivationBuffer {
 
  private:
   Buffer<int8_t> high_, low_;
-  Buffer<uint8_t> fine_;
   Buffer<float> scale_, values_;
   Buffer<int32_t> sums_;
 };

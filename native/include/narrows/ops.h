@@ -11,28 +11,21 @@ constexpr int kRows = 16;   // activation rows in a block
 constexpr int kPage = 64;   // tokens in a KV page
 constexpr int kPart = 256;  // tokens in a partition of the context: the unit of attention's fixed reduction
 
-// Activations of T rows as integers, by units of 32 columns: one signed byte a value, and a second one, 256 times finer, in units
-// whose largest value stands out from the row (kStandOut times its root mean square). Such units would otherwise bring most of the
-// error, and they are few. Blocks hold at most 16 rows: block b (rows 16b ...) has n = min(16, T - 16b) rows and starts at entry
-// 16b * num_units of each array:
-//   high [unit][n][32]   int8, round(x * 127 / max|x|), padding columns 0
-//   low  [unit][n][32]   int8, the rest in steps 256 times finer; 0 in a unit of one byte
-//   fine [unit][n]       1 where the unit has two bytes
-//   scale[unit][n]       of the integer high, or 256 * high + low: max|x| / 127, or that over 256
-// and, because the codes of weights are unsigned, sums over the unit and over each half of it, in the same order ([unit][n], [unit][2][n]):
-//   sums      -sum of high            (what a symmetric format adds offset times)
-//   low_sums  -sum of low
-//   values    scale * (sum of the integers)        (what a minimum is multiplied by)
+// Activations of T rows as 16-bit integers in two signed bytes, by units of 32 columns: x = scale * (256 * high + low). Products with
+// the bytes are exact; one byte alone would flip about one first choice in forty. Blocks hold at most 16 rows: block b (rows 16b ...)
+// has n = min(16, T - 16b) rows and starts at entry 16b * num_units of each array:
+//   high, low [unit][n][32]   padding columns 0
+//   scale     [unit][n]       max|x| / (127 * 256)
+// and, because the codes of weights are unsigned, over the unit ([unit][n]) and over each half of it ([unit][2][n]):
+//   sums      minus the sum of the integers    (a symmetric format adds it offset times)
+//   values    scale times their sum            (what a minimum is multiplied by)
 // `f` are the same rows in float, row-major [T][cols], for float weight formats.
-constexpr float kStandOut = 3.0f;
-
 struct Activations {
   int rows = 0, cols = 0;
   int8_t *high = nullptr, *low = nullptr;
-  uint8_t* fine = nullptr;
   float* scale = nullptr;
   struct Sums {
-    int32_t *sums = nullptr, *low_sums = nullptr;
+    int32_t* sums = nullptr;
     float* values = nullptr;
   } unit, half;
   const float* f = nullptr;
