@@ -13,6 +13,7 @@ namespace {
 constexpr int kFewRows = 4;          // a request with at most this many rows has its context shared out by partitions
 constexpr int kQueries = 24;         // queries that share the reading of a page
 constexpr int kParts = 4;            // partitions of a context taken in one go
+constexpr int kShares = 4;           // runs of tiles a thread gets of a large matrix
 constexpr size_t kChunk = 48 << 10;  // bytes of weights handed out at a time
 }  // namespace
 
@@ -108,7 +109,8 @@ void Model::products(int thread, std::initializer_list<Product> list) {
   int ends[4], n = 0, total = 0, step[4];
   for (const Product& p : list) {
     Layout at(p.w->format, p.w->cols);
-    step[n] = std::max<int>(1, kChunk / at.tile_bytes);
+    // Long runs: what a thread fetches ahead past the end of its run, the other reads again.
+    step[n] = std::max<int>({1, int(kChunk / at.tile_bytes), num_tiles(p.w->rows) / (team_.size() * kShares)});
     if (p.x->rows > kRows) step[n] = std::max(step[n], 4);
     total += (num_tiles(p.w->rows) + step[n] - 1) / step[n];
     ends[n++] = total;
