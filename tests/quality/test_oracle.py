@@ -56,5 +56,5 @@ def test_logits_of_the_default_model(smollm2_path: Path) -> None:
     same = (p.argmax(-1) == q.argmax(-1)).mean()
     print(f"KL {divergence.mean():.2e} mean, {divergence.max():.2e} at most; the same first choice on {same:.1%}")
     assert divergence.mean() < 2e-3
-    assert same >= 0.965
+    assert same >= 0.98
     assert -p[np.arange(255), ids[1:]].mean() < 3.5  # the oracle itself reads English
