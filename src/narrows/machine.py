@@ -9,6 +9,11 @@ _CGROUP = Path("/sys/fs/cgroup")
 _CPUS = Path("/sys/devices/system/cpu")
 
 
+def cache_dir() -> Path:
+    """Where everything that is kept between runs lives: $NARROWS_CACHE or ~/.cache/narrows."""
+    return Path(os.environ.get("NARROWS_CACHE") or "~/.cache/narrows").expanduser()
+
+
 def default_threads() -> tuple[int, str]:
     """How many threads to use, and a phrase that says why: the least of affinity, cgroup quota and physical cores."""
     cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))

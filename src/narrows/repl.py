@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
+
+from .machine import cache_dir
 
 HELP = """\
 /set NAME VALUE   set a sampling parameter, e.g. /set temperature 0.7; /set alone shows what is set
@@ -177,7 +177,7 @@ def line_editing() -> Iterator[None]:
     except ImportError:
         yield
         return
-    path = Path(os.environ.get("NARROWS_CACHE", "~/.cache/narrows")).expanduser() / "history"
+    path = cache_dir() / "history"
     readline.set_history_length(1000)
     with suppress(OSError):  # the first session has none
         readline.read_history_file(path)

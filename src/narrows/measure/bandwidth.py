@@ -11,13 +11,15 @@ from typing import Any
 from narrows.measure.provenance import cpu_model, num_cpus
 from narrows.measure.samples import Samples
 
+from ..machine import cache_dir
+
 QUICK_BYTES = 256 << 20  # over most last-level caches, yet written and read in a fraction of a second
 FULL_BYTES = 2 << 30
 
 
 def cache_file() -> Path:
     """Where measured bandwidths are remembered."""
-    return Path(os.environ.get("NARROWS_CACHE", "~/.cache/narrows")).expanduser() / "bandwidth.json"
+    return cache_dir() / "bandwidth.json"
 
 
 def machine_key() -> str:

@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from math import prod
 from pathlib import Path
 
+from ..machine import cache_dir
 from ..types import TensorSource
 from .base import ModelError
 from .repository import download
@@ -60,8 +61,7 @@ class LocalModel:
 
 def models_dir() -> Path:
     """Where models are kept: $NARROWS_MODELS, else `models` under $NARROWS_CACHE or ~/.cache/narrows."""
-    cache = os.environ.get("NARROWS_CACHE") or "~/.cache/narrows"
-    return Path(os.environ.get("NARROWS_MODELS") or Path(cache, "models")).expanduser()
+    return Path(os.environ.get("NARROWS_MODELS") or cache_dir() / "models").expanduser()
 
 
 def resolve(name: str | os.PathLike[str], progress: bool = True) -> Path:

@@ -10,6 +10,8 @@ import numpy as np
 
 from narrows.text.errors import TokenizerError
 
+from ..machine import cache_dir
+
 MAX_PIECE_CHARS = 256  # deriving takes the square of a token's length
 WORTH_KEEPING = 50_000  # tokens; smaller vocabularies are derived in no time
 
@@ -38,8 +40,7 @@ def kept_merges(vocab: dict[str, int], scores: np.ndarray, identity: str) -> Mer
     """``derive_merges`` of the file with this identity, from the cache when an earlier run left it there."""
     if len(vocab) < WORTH_KEEPING:
         return derive_merges(vocab, scores)
-    root = Path(os.environ.get("NARROWS_CACHE") or "~/.cache/narrows").expanduser()
-    path = root / "tokenizers" / f"{identity}.merges.npy"
+    path = cache_dir() / "tokenizers" / f"{identity}.merges.npy"
     found = _read(path, vocab)
     if found is None:
         found = derive_merges(vocab, scores)

@@ -19,6 +19,7 @@ from pathlib import Path
 import xxhash
 
 from .. import _native
+from ..machine import cache_dir
 from .format import U8
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ STALE_SECONDS = 24 * 3600
 
 def packed_dir() -> Path:
     """Where packed weights are kept."""
-    return Path(os.environ.get("NARROWS_CACHE") or "~/.cache/narrows").expanduser() / "packed"
+    return cache_dir() / "packed"
 
 
 def read(path: Path, key: bytes, num_bytes: int, num_threads: int) -> U8 | None:
