@@ -16,16 +16,6 @@ FRANCE = "The capital of France is"
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
 
 
-@pytest.fixture(scope="module")
-def llm(smollm2_path: Path) -> LLM:
-    return LLM(smollm2_path, num_threads=2, max_model_len=1024)
-
-
-@pytest.fixture(scope="module")
-def tiny(tiny_path: Path) -> LLM:
-    return LLM(tiny_path, num_threads=1, cache=False)
-
-
 def text(llm: LLM, prompt: str, **options: object) -> str:
     params = SamplingParams(**({"temperature": 0, "max_tokens": 12} | options))  # type: ignore[arg-type]
     return llm.generate(prompt, params)[0].outputs[0].text

@@ -19,16 +19,6 @@ GREEDY = SamplingParams(temperature=0, max_tokens=24)
 SHORT = SamplingParams(temperature=0, max_tokens=8)
 
 
-@pytest.fixture(scope="module")
-def llm(smollm2_path: Path) -> LLM:
-    return LLM(smollm2_path, num_threads=2, max_model_len=1024)
-
-
-@pytest.fixture(scope="module")
-def tiny(tiny_path: Path) -> LLM:
-    return LLM(tiny_path, num_threads=1, cache=False)
-
-
 def test_pieces_of_characters_stream_as_the_whole_text(tiny: LLM) -> None:
     """A model of bytes that babbles: most of its characters are cut, many are invalid, the last may be unfinished."""
     for seed in range(12):
