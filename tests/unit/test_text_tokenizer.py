@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MERGES, byte_alphabet
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_gguf import MERGES, byte_alphabet
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
