@@ -22,7 +22,6 @@ JAIL = Path(__file__).with_name("jail.py")
 MAX_STDERR = 4096  # characters kept, from the end
 TICK = 0.1  # seconds between looks at the folder
 
-# Each line that works where it must not is printed. argv is not there: the program comes from standard input.
 PROBE = """
 import os, socket
 def attempt(what, act):
@@ -68,16 +67,20 @@ class Sandbox:
 
     def run(self, program: str) -> Outcome:
         """Runs `program` to its end or its limit. Raises SandboxError when this machine cannot hold it."""
-        if not self._checked:
-            self._check()
-            self._checked.append(True)
+        self.check()
         return self._run(program)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Tries, the first time, what a program must not be able to do. Raises SandboxError."""
+        if self._checked:
+            return
         if sys.platform != "linux":
             raise SandboxError(f"running a model's programs needs Linux, not {sys.platform}")
-        if not self.protect:
-            return
+        if self.protect:
+            self._probe()
+        self._checked.append(True)
+
+    def _probe(self) -> None:
         handle, outside = tempfile.mkstemp(prefix="narrows-outside-")
         os.close(handle)
         try:
