@@ -32,13 +32,18 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure of a measure: how it is reduced over records, and which way is better."""
+    """A figure of a measure: how it is reduced over records, and which way is better. Records without it are left out.
+
+    Kinds: "mean" of record[key]; "pass", a mean of booleans that McNemar's test pairs; "perplexity", exp of a mean;
+    "p99" and "max" of all the numbers in the records' lists.
+    """
 
     name: str
     better: str  # "higher" | "lower"
-    kind: str = "mean"  # "mean": of record[key]; "pass": of booleans, paired by McNemar's test; "perplexity": exp of a mean
+    kind: str = "mean"
     key: str = ""  # of the record; the metric's name when empty
     weight: str = ""  # of the record: how many observations the record stands for; one when empty
+    baseline: str = ""  # of a joint record: where the baseline's figure is, when it has one
 
 
 class Measure(Protocol):
