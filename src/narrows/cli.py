@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from narrows.measure.cli import app as bench
+from narrows.measure.quality import cli as quality
 
 if TYPE_CHECKING:
     from narrows import LLM
@@ -213,6 +214,7 @@ def models(as_json: Json = False) -> None:
 
 
 app.add_typer(bench, name="bench")
+app.command("eval", epilog=quality.EPILOG)(quality.evaluate)
 
 
 @app.command(epilog="Example: narrows params > docs/sampling-table.md")
