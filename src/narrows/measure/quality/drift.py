@@ -13,7 +13,7 @@ import numpy as np
 from .base import Item, Metric, Record
 from .openers import OPENERS, continuations, opening
 from .teacher import divergence, forced_logits
-from .text import check_vocabularies
+from .text import check_vocabularies, rounded
 
 if TYPE_CHECKING:
     from narrows import LLM
@@ -39,6 +39,7 @@ class Drift:
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("kl", "lower", weight="tokens"),
         *(Metric(f"kl_{start}_{end}", "lower", weight=f"tokens_{start}_{end}") for start, end in pairwise(BUCKETS)),
+        Metric("p99", "lower", "p99", "each"),
         Metric("top1", "higher", key="same", weight="tokens"),
         Metric("first_divergence", "higher"),
         Metric("repetition", "lower", baseline="repetition_baseline"),
@@ -76,7 +77,7 @@ def _compare(model: LLM, baseline: LLM, prompt: list[int], reference: list[int],
     pairs = zip(forced_logits(baseline, ids, start), forced_logits(model, ids, start), strict=True)
     parts = [(divergence(p, q), p.argmax(-1) == q.argmax(-1)) for p, q in pairs]
     kl, same = (np.concatenate(part) for part in zip(*parts, strict=True))
-    record = {"tokens": len(kl), "kl": kl.mean(), "same": same.mean()}
+    record: Record = {"tokens": len(kl), "kl": kl.mean(), "same": same.mean(), "each": rounded(kl)}
     for low, high in pairwise(BUCKETS):
         if len(part := kl[low:high]):
             record |= {f"kl_{low}_{high}": part.mean(), f"tokens_{low}_{high}": len(part)}

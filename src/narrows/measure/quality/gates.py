@@ -27,10 +27,14 @@ class Gate:
 
 GATES: dict[str, Gate] = {
     "ppl.perplexity": Gate("ratio", 1.02),
-    "kl.mean": Gate("value", 0.01),
-    "kl.p99": Gate("value", 0.1),
+    "kl.mean": Gate("value", 0.005),
+    "kl.p99": Gate(
+        "value", 0.02
+    ),  # what goes wrong in few places hides in a mean: positions off by one move it by 0.002
+    "kl.worst": Gate("value", 0.1),
     "kl.top1": Gate("value", 0.95, at_most=False),
-    "drift.kl": Gate("value", 0.01),
+    "drift.kl": Gate("value", 0.005),
+    "drift.p99": Gate("value", 0.02),
     "drift.top1": Gate("value", 0.95, at_most=False),
     "drift.repetition": Gate("difference", 0.05, surely=True),
 }

@@ -64,7 +64,7 @@ def interval(of: Statistic, n: int) -> tuple[float, float] | None:
             batch=100,
             vectorized=True,
             confidence_level=CONFIDENCE,
-            random_state=SEED,
+            rng=SEED,
         )
     low, high = map(float, result.confidence_interval)
     if not np.isfinite(low + high):

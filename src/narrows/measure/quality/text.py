@@ -7,7 +7,7 @@ and only the second half of a window is scored (tokens ``window // 2 + 1`` to th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -133,8 +133,12 @@ class Divergence(Windows):
             pairs = zip(forced_logits(baseline, ids, self.first), forced_logits(model, ids, self.first), strict=True)
             parts = [(divergence(p, q), p.argmax(-1) == q.argmax(-1)) for p, q in pairs]
             kl, same = (np.concatenate(part) for part in zip(*parts, strict=True))
-            each = [float(f"{value:.{DIGITS}g}") for value in kl]
-            yield {"id": item.id, "kl": kl.mean(), "same": same.mean(), "tokens": len(kl), "each": each}
+            yield {"id": item.id, "kl": kl.mean(), "same": same.mean(), "tokens": len(kl), "each": rounded(kl)}
+
+
+def rounded(values: Iterable[float]) -> list[float]:
+    """The divergence of each token, as short as a record may have it."""
+    return [float(f"{value:.{DIGITS}g}") for value in values]
 
 
 def check_vocabularies(model: LLM, baseline: LLM) -> None:
