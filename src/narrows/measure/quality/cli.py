@@ -64,6 +64,7 @@ def evaluate(
     other_stack, other_model = _baseline(baseline)
 
     from narrows import LLM
+    from narrows.measure.honesty import check_quality
     from narrows.measure.provenance import describe_model, provenance
     from narrows.measure.quality.report import bars, cost_line, print_report
     from narrows.measure.quality.runner import Journal, Subject, token_cost
@@ -125,6 +126,7 @@ def evaluate(
     }
     if other_path != path:
         report["baseline_model"] = describe_model(other_path)
+    check_quality(report)
     written = json.dumps(report, indent=2, allow_nan=False)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)

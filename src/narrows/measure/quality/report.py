@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+WIDTH = 160
+
 
 def print_report(result: dict[str, Any]) -> None:
     """Prints a result of ``narrows eval``: the bytes per token first, for no quality is shown without them."""
@@ -15,6 +17,8 @@ def print_report(result: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH  # in a file or a pipe, lines are not cut to a window that is not there
     cost = result["cost"]
     console.print(
         f"[bold]{result['stack']}[/bold], against {result['baseline'] or 'nothing: this is the unmodified model'}"
@@ -27,7 +31,7 @@ def print_report(result: dict[str, Any]) -> None:
     used = [i for i in range(len(columns)) if any(row[i] for row in rows)]
     for i, (heading, side) in enumerate(columns.items()):
         if i in used:
-            table.add_column(heading, justify="left" if side == "left" else "right")
+            table.add_column(heading, justify="left" if side == "left" else "right", no_wrap=heading != "gate")
     for row in rows:
         table.add_row(*(row[i] for i in used))
     if rows:
@@ -53,15 +57,15 @@ def _cells(row: dict[str, Any]) -> tuple[str, str, str, str, str]:
     return (
         _estimate(row),
         f"{row['baseline']:.3g}" if "baseline" in row else "",
-        sign + _estimate(change) if change else "",
+        sign + _estimate(change, 4) if change else "",
         f"{row['p_value']:.3g}" if "p_value" in row else "",
         gate,
     )
 
 
-def _estimate(estimate: dict[str, Any]) -> str:
+def _estimate(estimate: dict[str, Any], digits: int = 3) -> str:
     bounds = estimate["interval"]
-    return f"{estimate['value']:.3g}" + (f" [{bounds[0]:.3g}, {bounds[1]:.3g}]" if bounds else "")
+    return f"{estimate['value']:.{digits}g}" + (f" [{bounds[0]:.{digits}g}, {bounds[1]:.{digits}g}]" if bounds else "")
 
 
 @contextmanager
