@@ -88,8 +88,9 @@ def test_nothing_below_imports_what_is_on_top() -> None:
 
 
 def test_only_training_imports_torch() -> None:
+    peers = "narrows.measure.peers.engines"  # a program of its own, run in the Python of the peer
     for module in MODULES:
-        if not module.startswith("narrows.train"):
+        if not module.startswith("narrows.train") and module != peers:
             assert not any(name.split(".")[0] in ("torch", "transformers") for name in imports(module)), module
 
 

@@ -49,9 +49,7 @@ def bench(max_batch: int, max_context: int) -> Bench:
 
 
 def test_decode_rows_carry_the_bytes_of_their_own_context_and_batch() -> None:
-    rows = list(
-        decode(bench(4, 44), contexts=[40, 0], batches=[1, 4], argmax=argmax, bandwidth=10.0, steps=4, repeats=3)
-    )
+    rows = list(decode(bench(4, 44), contexts=[40, 0], batches=[1, 4], argmax=argmax, steps=4, repeats=3))
     assert [(r["context"], r["batch"]) for r in rows] == [(0, 1), (0, 4), (40, 1), (40, 4)]
     assert [r["weight_bytes_per_token"] for r in rows] == [1000, 250, 1000, 250]
     assert [r["kv_bytes_per_token"] for r in rows] == [
@@ -65,13 +63,13 @@ def test_decode_rows_carry_the_bytes_of_their_own_context_and_batch() -> None:
         assert 0 < speed["min"] <= speed["median"] <= speed["max"]
         step = row["step_seconds"]["median"]
         bytes_per_step = (row["weight_bytes_per_token"] + row["kv_bytes_per_token"]) * row["batch"]
-        assert row["bandwidth_share"] == pytest.approx(bytes_per_step / step / 10e9)
+        assert row["bytes_per_second"] == pytest.approx(bytes_per_step / step)
         assert json.loads(json.dumps(row)) == row
 
 
 def test_prefill_reads_the_prompt_once_in_chunks() -> None:
     b = bench(1, 100)
-    [row] = prefill(b, tokens=[100], bandwidth=1.0, repeats=1, chunk=32)
+    [row] = prefill(b, tokens=[100], repeats=1, chunk=32)
     assert row["tokens"] == 100
     assert row["weight_bytes_per_token"] == 4 * 1000 / 100
     assert [len(x.tokens) for x in b.model.batches] == [32, 32, 32, 4] * 2  # type: ignore[attr-defined]

@@ -11,17 +11,28 @@ from narrows.measure import noise, plot
 def test_missing_matplotlib_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ValueError, match=r"pip install 'narrows\[plot\]'"):
-        plot.decode([], "m", tmp_path / "x.png")
+        plot.speeds({"kind": "decode", "rows": []}, tmp_path / "x.png")
 
 
-def test_decode_is_drawn(tmp_path: Path) -> None:
+FACTS = {"model": {"name": "m.gguf"}, "cpu": "a processor", "isa": "scalar"}
+
+
+@pytest.mark.parametrize(("kind", "at"), [("decode", "context"), ("prefill", "tokens")])
+def test_speeds_are_drawn(tmp_path: Path, kind: str, at: str) -> None:
     pytest.importorskip("matplotlib")
     speed = {"median": 2.0, "min": 1.0, "max": 3.0}
-    rows = [
-        {"threads": 1, "batch": 1, "context": n, "tokens_per_second": speed, "bandwidth_share": 0.5} for n in (0, 8)
-    ]
-    plot.decode(rows, "m", tmp_path / "new" / "x.png")
+    rows = [{"threads": 1, at: n, "tokens_per_second": speed, "bandwidth_share": 0.5} for n in (8, 64)]
+    plot.speeds({"kind": kind, "rows": rows, "provenance": FACTS}, tmp_path / "new" / "x.png")
     assert (tmp_path / "new" / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_ratios_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    ratio = {"median": 2.0, "min": 1.0, "max": 3.0}
+    rows = [{"case": "decode-0", "system": "narrows"}]
+    rows += [{"case": "decode-0", "system": name, "narrows_ratio": ratio, "noisy_ratio": False} for name in plot.COLORS]
+    plot.ratios([{"rows": rows, "provenance": FACTS}] * 2, tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_noise_is_what_others_used() -> None:

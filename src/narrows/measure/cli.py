@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from narrows.measure.peers.cli import peers
 
 if TYPE_CHECKING:
     from narrows.measure.decode import Bench
@@ -15,13 +19,18 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Measure this machine, and how close a model comes to it.", no_args_is_help=True)
 
 Model = Annotated[str, typer.Argument(help="A short name, a .gguf file, a model directory, or a Hugging Face id.")]
-Weights = Annotated[str, typer.Option(help="Weight format; auto keeps the file's own.")]
+Weights = Annotated[str | None, typer.Option(help="Weight format, instead of the stack's; auto keeps the file's own.")]
+StackLine = Annotated[str, typer.Option(help='Parts to use, e.g. "weights=int4".')]
+Quality = Annotated[Path | None, typer.Option(help="Result of `narrows eval`, which a lossy stack needs.")]
 ThreadList = Annotated[
     str | None, typer.Option("--threads", "-t", help="Thread counts, e.g. 1,2 (default: all cores).")
 ]
 Repeats = Annotated[int, typer.Option(min=1, help="Timed runs; the median and the range are shown.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Out = Annotated[Path | None, typer.Option(help="Also write the result, as JSON, to this file.")]
+Plot = Annotated[
+    Path | None, typer.Option(help="Draw tokens/s, with the bandwidth bound, into this .png or .svg file.")
+]
 
 
 @app.command(epilog="Example: narrows bench bandwidth --threads 1,2")
@@ -36,116 +45,170 @@ def bandwidth(
 ) -> None:
     """Read bandwidth of the memory by number of threads: what bounds decoding."""
     from narrows.measure.bandwidth import measure
+    from narrows.measure.noise import NOISY_CORES, cores_of_others
+    from narrows.measure.output import with_bar
     from narrows.measure.provenance import num_cpus
 
     counts = numbers(threads, "--threads", at_least=1) if threads else range(1, num_cpus() + 1)
 
     def rows() -> Iterator[dict[str, Any]]:
         for count in counts:
-            samples = measure(count, num_bytes=megabytes << 20, repeats=repeats)
-            yield {"threads": count, "gigabytes_per_second": samples.json()}
+            read = partial(measure, count, num_bytes=megabytes << 20, repeats=repeats)
+            samples, others = cores_of_others(read)
+            facts = {"others": others, "noisy": others > NOISY_CORES}
+            yield {"threads": count, "gigabytes_per_second": samples.json(), **facts}
 
-    _report("bandwidth", rows(), as_json, out)
+    _report("bandwidth", list(with_bar(rows(), len(counts), "bandwidth")), as_json, out)
 
 
-@app.command(epilog="Example: narrows bench decode smollm2 --context 0,4096 --batch 1,8,16")
+@app.command(
+    epilog="Examples:\n\nnarrows bench decode smollm2 --context 0,4096,32768 --batch 1,8,32 --plot decode.png\n\n"
+    "narrows bench decode smollm2 --stack weights=int4 --quality eval-int4.json"
+)
 def decode(
     model: Model,
     context: Annotated[str, typer.Option(help="Tokens already read, e.g. 0,4096.")] = "0",
     batch: Annotated[str, typer.Option(help="Requests that decode together, e.g. 1,8,16.")] = "1",
     steps: Annotated[int, typer.Option(min=1, max=4096, help="Tokens each request decodes in a run.")] = 16,
     threads: ThreadList = None,
-    weights: Weights = "auto",
+    stack: StackLine = "",
+    weights: Weights = None,
+    quality: Quality = None,
     repeats: Repeats = 5,
     as_json: Json = False,
     out: Out = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw tokens/s by context, with the bound, into this .png or .svg file.")
-    ] = None,
+    plot: Plot = None,
 ) -> None:
     """Tokens per second by context length and batch size."""
     contexts, batches = numbers(context, "--context", at_least=0), numbers(batch, "--batch", at_least=1)
     from narrows import _native
     from narrows.measure import decode as bench
 
-    def measured(opened: Bench, bandwidth: float) -> Iterator[dict[str, Any]]:
+    def measured(opened: Bench) -> Iterator[dict[str, Any]]:
         return bench.decode(
-            opened,
-            contexts=contexts,
-            batches=batches,
-            argmax=_native.argmax,
-            bandwidth=bandwidth,
-            steps=steps,
-            repeats=repeats,
+            opened, contexts=contexts, batches=batches, argmax=_native.argmax, steps=steps, repeats=repeats
         )
 
-    room = max(batches), max(contexts) + steps
-    rows = _bench_model("decode", model, measured, *room, threads, weights, as_json, out)
-    if plot is not None:
-        from narrows.measure.plot import decode as draw
-
-        draw(rows, model, plot)
+    room = Room(max(batches), max(contexts) + steps, len(set(contexts)) * len(batches))
+    _bench_model("decode", model, measured, room, threads, stack, weights, quality, as_json, out, plot)
 
 
-@app.command(epilog="Example: narrows bench prefill smollm2 --tokens 512")
+@app.command(epilog="Example: narrows bench prefill smollm2 --tokens 128,512,2048,8192 --plot prefill.png")
 def prefill(
     model: Model,
     tokens: Annotated[str, typer.Option(help="Prompt lengths, e.g. 128,512.")] = "512",
     threads: ThreadList = None,
-    weights: Weights = "auto",
+    stack: StackLine = "",
+    weights: Weights = None,
+    quality: Quality = None,
     repeats: Repeats = 3,
     as_json: Json = False,
     out: Out = None,
+    plot: Plot = None,
 ) -> None:
     """Tokens per second at which a prompt is read."""
     counts = numbers(tokens, "--tokens", at_least=1)
     from narrows.measure import decode as bench
 
-    def measured(opened: Bench, bandwidth: float) -> Iterator[dict[str, Any]]:
-        return bench.prefill(opened, tokens=counts, bandwidth=bandwidth, repeats=repeats)
+    def measured(opened: Bench) -> Iterator[dict[str, Any]]:
+        return bench.prefill(opened, tokens=counts, repeats=repeats)
 
-    _bench_model("prefill", model, measured, 1, max(counts), threads, weights, as_json, out)
+    room = Room(1, max(counts), len(counts))
+    _bench_model("prefill", model, measured, room, threads, stack, weights, quality, as_json, out, plot)
+
+
+app.command(
+    epilog="Examples:\n\nnarrows bench peers smollm2 --rounds 5 --out peers.json --plot peers.png\n\n"
+    "narrows bench peers smollm2 --llamacpp build/bin --python openvino=ov/bin/python --cases decode-0,batch-8"
+)(peers)
+
+
+@app.command(epilog="Example: narrows bench compare before.json after.json")
+def compare(
+    a: Annotated[Path, typer.Argument(help="A result that `bench --out` wrote.")],
+    b: Annotated[Path, typer.Argument(help="Another of the same kind, with the same rows.")],
+    as_json: Json = False,
+) -> None:
+    """How many times as fast B is as A, row by row, with the range; and what differs between the two."""
+    from narrows.measure import compare as comparing
+
+    compared = comparing.compare(comparing.read(a), comparing.read(b), a.name, b.name)
+    if as_json:
+        typer.echo(json.dumps(compared, indent=2, allow_nan=False))
+    else:
+        comparing.show(compared)
+    for warning in compared["warnings"]:
+        typer.echo(f"warning: {warning}", err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a benchmark needs of the KV cache, and how many rows it has."""
+
+    max_batch: int
+    max_context: int  # tokens of each request
+    num_rows: int  # for each number of threads
 
 
 def _bench_model(
     kind: str,
     model: str,
-    measured: Callable[[Bench, float], Iterator[dict[str, Any]]],
-    max_batch: int,
-    max_context: int,
+    measured: Callable[[Bench], Iterator[dict[str, Any]]],
+    room: Room,
     threads: str | None,
-    weights: str,
+    stack_line: str,
+    weights: str | None,
+    quality: Path | None,
     as_json: bool,
     out: Path | None,
-) -> list[dict[str, Any]]:
-    """Measures a model with each number of threads, with room for max_batch * max_context tokens."""
+    plot: Path | None,
+) -> None:
+    """Measures a model with each number of threads."""
     from narrows.loader import PAGE_SIZE, load
-    from narrows.measure.bandwidth import bandwidth
+    from narrows.measure import honesty
+    from narrows.measure.bandwidth import measure
+    from narrows.measure.conditions import BESIDE_BYTES, BESIDE_READS, under_conditions
     from narrows.measure.decode import Bench
+    from narrows.measure.output import with_bar
     from narrows.models.hub import resolve
+    from narrows.stack import Stack
 
     counts = numbers(threads, "--threads", at_least=1) if threads else [None]
-    pages = max_batch * -(-max_context // PAGE_SIZE)
-    path = resolve(model)
+    pages = room.max_batch * -(-room.max_context // PAGE_SIZE)
+    path, stack = resolve(model), Stack.parse(stack_line)
+    stack = replace(stack, weights=weights or stack.weights)
+    stack.check()
+    figures = honesty.quality_of(stack, path, quality)
 
     def rows() -> Iterator[dict[str, Any]]:
         for count in counts:
-            loaded = load(path, weights=weights, num_threads=count)
+            loaded = load(path, stack, num_threads=count)
             if loaded.model.num_pages < pages:  # more than a server would take by itself
-                room = pages * PAGE_SIZE * loaded.model.kv_bytes_per_token
-                loaded = load(path, weights=weights, num_threads=count, kv_cache_bytes=room)
+                size = pages * PAGE_SIZE * loaded.model.kv_bytes_per_token
+                loaded = load(path, stack, num_threads=count, kv_cache_bytes=size)
             bench = Bench(
                 loaded.model,
                 vocab_size=loaded.spec.vocab_size,
                 page_size=PAGE_SIZE,
-                max_batch=max_batch,
-                max_context=max_context,
+                max_batch=room.max_batch,
+                max_context=room.max_context,
             )
-            gigabytes = bandwidth(loaded.model.num_threads)
-            for row in measured(bench, gigabytes):
-                yield {"threads": loaded.model.num_threads, **row, "bandwidth_gigabytes": gigabytes}
+            used = loaded.model.num_threads
+            read = partial(measure, used, num_bytes=BESIDE_BYTES, repeats=BESIDE_READS)
+            for row in under_conditions(measured(bench), read):
+                yield {"threads": used, **row}
 
-    return _report(kind, rows(), as_json, out, model=path, settings={"weights": weights})
+    facts: dict[str, Any] = {"weights": stack.weights, "stack": str(stack)}
+    if figures:
+        facts["quality"] = figures
+    done = list(with_bar(rows(), len(counts) * room.num_rows, kind))
+    result = _report(kind, done, as_json, out, model=path, facts=facts)
+    if figures and not as_json:
+        typer.echo(honesty.line(figures))
+    if plot is not None:
+        from narrows.measure.plot import speeds
+
+        speeds(result, plot)
 
 
 def numbers(text: str, option: str, *, at_least: int) -> list[int]:
@@ -161,58 +224,24 @@ def numbers(text: str, option: str, *, at_least: int) -> list[int]:
 
 def _report(
     kind: str,
-    rows: Iterable[dict[str, Any]],
+    rows: list[dict[str, Any]],
     as_json: bool,
     out: Path | None,
     *,
     model: Path | None = None,
-    settings: dict[str, Any] | None = None,
-) -> list[dict[str, Any]]:
+    facts: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    from narrows.measure.output import print_table, write
     from narrows.measure.provenance import provenance
 
-    rows = list(rows)
-    result = {"kind": kind, "rows": rows, **(settings or {}), "provenance": provenance(model=model)}
-    text = json.dumps(result, indent=2, allow_nan=False)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text + "\n")
+    result = {"kind": kind, "rows": rows, **(facts or {}), "provenance": provenance(model=model)}
+    text = write(result, out)
     if as_json:
         typer.echo(text)
     else:
-        _print_table(kind, rows)
-    return rows
-
-
-def _range(value: dict[str, float]) -> str:
-    return "{median:.4g} ({min:.4g}..{max:.4g})".format(**value)
-
-
-def _megabytes(value: float) -> str:
-    return f"{value / 1e6:,.2f}"
-
-
-# What a table shows of a row, in this order; JSON has the rest.
-COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "threads": ("threads", str),
-    "context": ("context", str),
-    "batch": ("batch", str),
-    "tokens": ("prompt", str),
-    "gigabytes_per_second": ("GB/s", _range),
-    "tokens_per_second": ("tokens/s", _range),
-    "weight_bytes_per_token": ("weights MB/token", _megabytes),
-    "kv_bytes_per_token": ("KV MB/token", _megabytes),
-    "bandwidth_share": ("of bound", "{:.0%}".format),
-}
-
-
-def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title)
-    shown = {name: column for name, column in COLUMNS.items() if name in rows[0]}
-    for heading, _ in shown.values():
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(*(text(row[name]) for name, (_, text) in shown.items()))
-    Console().print(table)
+        print_table(kind, rows)
+    if noisy := sum(row.get("noisy", False) for row in rows):
+        typer.echo(
+            f"warning: others used the machine during {noisy} of {len(rows)} rows; measure those again", err=True
+        )
+    return result

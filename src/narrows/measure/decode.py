@@ -76,13 +76,12 @@ def decode(
     contexts: Iterable[int],
     batches: Iterable[int],
     argmax: Callable[[F32], I32],
-    bandwidth: float,
     steps: int = 16,
     repeats: int = 5,
 ) -> Iterator[dict[str, Any]]:
     """One row for each context length and batch size: `repeats` runs of `steps` greedy tokens from that context.
 
-    `bandwidth` is in GB/s. Rows carry tokens/s of the whole batch, seconds per step, bytes per token, bound share.
+    Rows carry tokens/s of the whole batch, seconds per step, bytes per token, and bytes/s.
     """
     filled = 0
     for context in sorted(set(contexts)):
@@ -99,12 +98,10 @@ def decode(
                     read.add(out)
 
             seconds = time_repeats(run, repeats=repeats)
-            yield {"context": context, "batch": batch} | _row(seconds, steps, batch, read, bandwidth)
+            yield {"context": context, "batch": batch} | _row(seconds, steps, batch, read)
 
 
-def prefill(
-    bench: Bench, *, tokens: Iterable[int], bandwidth: float, repeats: int = 3, chunk: int = CHUNK
-) -> Iterator[dict[str, Any]]:
+def prefill(bench: Bench, *, tokens: Iterable[int], repeats: int = 3, chunk: int = CHUNK) -> Iterator[dict[str, Any]]:
     """One row for each prompt length: one request reads that many tokens from an empty context, `chunk` at a time."""
     for count in tokens:
         read = _Bytes()
@@ -116,7 +113,7 @@ def prefill(
                 read.add(bench.step(1, start, min(chunk, count - start)))
 
         seconds = time_repeats(run, repeats=repeats)
-        yield {"tokens": count} | _row(seconds, 1, count, read, bandwidth)
+        yield {"tokens": count} | _row(seconds, 1, count, read)
 
 
 class _Bytes:
@@ -133,12 +130,12 @@ class _Bytes:
         self.kv += out.kv_bytes
 
 
-def _row(seconds: Samples, steps: int, tokens_per_step: int, read: _Bytes, bandwidth: float) -> dict[str, Any]:
+def _row(seconds: Samples, steps: int, tokens_per_step: int, read: _Bytes) -> dict[str, Any]:
     tokens = steps * tokens_per_step
     return {
         "tokens_per_second": seconds.rate(tokens).json(),
         "step_seconds": Samples(tuple(v / steps for v in seconds.values)).json(),
         "weight_bytes_per_token": read.weights / tokens,
         "kv_bytes_per_token": read.kv / tokens,
-        "bandwidth_share": (read.weights + read.kv) / seconds.median / (bandwidth * 1e9),
+        "bytes_per_second": (read.weights + read.kv) / seconds.median,
     }

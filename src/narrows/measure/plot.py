@@ -5,30 +5,50 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-COLORS = {"llama.cpp": "#d08c2f", "vllm": "#5b7fb5", "openvino": "#6a9a6a"}
+COLORS = {"llama.cpp": "#d08c2f", "vLLM": "#5b7fb5", "OpenVINO": "#6a9a6a", "transformers": "#a05f8f"}
 
 
-def decode(rows: list[dict[str, Any]], title: str, out: Path) -> None:
-    """Tokens/s against context with the range over repeats, one line per threads and batch; dashed, what bounds it."""
+def speeds(result: dict[str, Any], out: Path) -> None:
+    """Of `bench decode` or `prefill`: tokens/s by context or prompt length, with the range over repeats.
+
+    A line per threads and batch; dashed, in its color, the bandwidth bound of the same bytes.
+    """
+    prompt = result["kind"] == "prefill"
+    at = "tokens" if prompt else "context"
     figure, axes = _figure()
     lines: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for row in rows:
-        lines.setdefault((row["threads"], row["batch"]), []).append(row)
+    for row in result["rows"]:
+        lines.setdefault((row["threads"], row.get("batch", 1)), []).append(row)
     for (threads, batch), line in lines.items():
-        contexts = [row["context"] for row in line]
+        line = sorted(line, key=lambda row: row[at])
+        places = [row[at] for row in line]
         low, median, high = ([row["tokens_per_second"][key] for row in line] for key in ("min", "median", "max"))
-        (drawn,) = axes.plot(contexts, median, marker="o", label=f"batch {batch}, {threads} threads")
-        axes.fill_between(contexts, low, high, color=drawn.get_color(), alpha=0.2)
-        bounds = [row["tokens_per_second"]["median"] / row["bandwidth_share"] for row in line]
-        axes.plot(contexts, bounds, linestyle="--", color=drawn.get_color(), label="bandwidth bound")
-    axes.set(title=title, xlabel="context, tokens", ylabel="tokens/s", ylim=(0, None))
-    axes.legend()
+        spread = [[m - x for m, x in zip(median, low, strict=True)], [x - m for m, x in zip(median, high, strict=True)]]
+        label = _count(threads, "thread") + ("" if prompt else f", {_count(batch, 'request')}")
+        drawn = axes.errorbar(places, median, yerr=spread, marker="o", markersize=4, capsize=3, label=label)
+        color = drawn.lines[0].get_color()
+        bounds = [m / row["bandwidth_share"] for m, row in zip(median, line, strict=True)]
+        axes.plot(places, bounds, linestyle="--", marker="_", linewidth=1, color=color)
+    axes.plot([], [], linestyle="--", color="black", linewidth=1, label="bandwidth bound of the same bytes")
+    facts = result["provenance"]
+    title = f"{facts['model']['name']}\n{facts['cpu']}, {facts['isa']}"
+    axes.set(title=title, xlabel="tokens of the prompt" if prompt else "tokens of context", ylabel="tokens/s")
+    if prompt:  # its bound is far above it
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(0, None)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
     _save(figure, out)
 
 
 def ratios(results: list[dict[str, Any]], out: Path) -> None:
-    """Of results of bench/beside.py: how many times a peer's speed Narrows has, a panel per model, with the range."""
-    figure, panels = _figure(len(results))
+    """Of `bench peers`: how many times a peer's speed Narrows has, a panel per model, with the range over rounds."""
+    tallest = max(sum("narrows_ratio" in row for row in result["rows"]) for result in results)
+    figure, panels = _figure(len(results), height=1.6 + 0.28 * max(tallest, 1))
     for axes, result in zip([panels] if len(results) == 1 else panels, results, strict=True):
         bars = [row for row in result["rows"] if "narrows_ratio" in row]
         for at, row in enumerate(bars):
@@ -40,17 +60,25 @@ def ratios(results: list[dict[str, Any]], out: Path) -> None:
         axes.set_yticks(range(len(bars)), labels)
         axes.invert_yaxis()
         axes.axvline(1, color="black", linewidth=1)
-        axes.margins(x=0.15)
-        axes.set(title=result["provenance"]["model"]["name"], xlabel="Narrows / peer, tokens/s", xlim=(0, None))
+        axes.margins(x=0.18)
+        axes.set(title=result["provenance"]["model"]["name"], xlabel="Narrows / peer, tokens/s")
+        axes.set_xlim(0, None)
     _save(figure, out)
 
 
-def _figure(panels: int = 1) -> tuple[Any, Any]:
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _figure(panels: int = 1, height: float = 4.5) -> tuple[Any, Any]:
     try:
+        import matplotlib  # pyright: ignore[reportMissingImports]
+
+        matplotlib.use("Agg")
         from matplotlib import pyplot  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ValueError("plots need matplotlib: pip install 'narrows[plot]'") from None
-    return pyplot.subplots(1, panels, figsize=(7 * panels, 4.5), layout="constrained")
+    return pyplot.subplots(1, panels, figsize=(7 * panels, height), layout="constrained")
 
 
 def _save(figure: Any, out: Path) -> None:

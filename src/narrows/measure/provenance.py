@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -47,6 +48,23 @@ def commit() -> str | None:
         return None
 
 
+_PATH = re.compile(r"""(?<![\w.:/~-])(?:~|\.\.)?(?:/[^\s/,:;'"()\[\]]+)+/?""")
+
+
+def without_paths(text: str) -> str:
+    """`text` with each path out of the working directory as its last component, and those within relative to it.
+
+    A result says what was measured, not how its machine's folders are called.
+    """
+
+    def shorten(match: re.Match[str]) -> str:
+        path = Path(os.path.abspath(Path(match[0]).expanduser()))
+        here = Path.cwd()
+        return str(path.relative_to(here)) if path.is_relative_to(here) else path.name
+
+    return _PATH.sub(shorten, text)
+
+
 def describe_model(path: Path) -> dict[str, Any]:
     """Name, bytes and sha256 of a model file, or of each file of a model directory, in order."""
     files = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file())
@@ -69,7 +87,7 @@ def provenance(*, threads: int | None = None, model: Path | None = None) -> dict
         except PackageNotFoundError:  # run from a source tree that is not installed
             versions[package] = "unknown"
     record: dict[str, Any] = {
-        "command": shlex.join(["narrows", *sys.argv[1:]]),
+        "command": shlex.join(["narrows", *map(without_paths, sys.argv[1:])]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "cpu": cpu_model(),

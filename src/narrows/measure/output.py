@@ -1,0 +1,77 @@
+"""Results on their way out: a file, a table, a bar while they are being measured."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def write(result: dict[str, Any], out: Path | None) -> str:
+    """The result as JSON text, also written to `out` when there is one."""
+    text = json.dumps(result, indent=2, allow_nan=False)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text + "\n")
+    return text
+
+
+def with_bar(rows: Iterable[Row], total: int, label: str) -> Iterator[Row]:
+    """Rows as they come, with a bar on stderr when that is a terminal; it moves only between rows, to disturb none."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    terminal = Console(stderr=True)
+    with Progress(
+        *columns, console=terminal, transient=True, auto_refresh=False, disable=not sys.stderr.isatty()
+    ) as bar:
+        task = bar.add_task(label, total=total)
+        bar.refresh()
+        for row in rows:
+            bar.update(task, advance=1, refresh=True)
+            yield row
+
+
+def _range(value: dict[str, float]) -> str:
+    return "{median:.4g} ({min:.4g}..{max:.4g})".format(**value)
+
+
+def _megabytes(value: float) -> str:
+    return f"{value / 1e6:,.2f}"
+
+
+# What a table shows of a row, in this order; JSON has the rest.
+COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "threads": ("threads", str),
+    "context": ("context", str),
+    "batch": ("batch", str),
+    "tokens": ("prompt", str),
+    "gigabytes_per_second": ("GB/s", _range),
+    "tokens_per_second": ("tokens/s", _range),
+    "weight_bytes_per_token": ("weights MB/token", _megabytes),
+    "kv_bytes_per_token": ("KV MB/token", _megabytes),
+    "bandwidth_share": ("of bound", "{:.0%}".format),
+    "noisy": ("noise", lambda noisy: "noisy" if noisy else ""),
+}
+
+
+def print_table(title: str, rows: list[Row]) -> None:
+    """The rows on stdout."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    shown = {name: column for name, column in COLUMNS.items() if name in rows[0]}
+    if not any(row.get("noisy") for row in rows):
+        shown.pop("noisy", None)
+    for heading, _ in shown.values():
+        table.add_column(heading, justify="right", no_wrap=heading in ("tokens/s", "GB/s", "noise"))
+    for row in rows:
+        table.add_row(*(text(row[name]) for name, (_, text) in shown.items()))
+    Console(width=None if sys.stdout.isatty() else 100).print(table)  # a file or a pipe has no edge
