@@ -50,6 +50,7 @@ check: build
 	@$(BIN)/ruff format --quiet build/_native.pyi
 	@cmp build/_native.pyi src/narrows/_native.pyi || { echo "src/narrows/_native.pyi is out of date: make stub" >&2; exit 1; }
 	@$(BIN)/clang-format --dry-run -Werror $(FORMATTED)
+	@$(BIN)/python -m narrows.measure.report --check
 
 check-native: $(VENV)/.tools
 	@$(call native_tests,release,)
@@ -67,6 +68,8 @@ bench: build model
 	@$(BIN)/narrows bench bandwidth --out bench/results/bandwidth.json
 	@$(BIN)/narrows bench decode $(MODEL) --context 0,4096 --batch 1,8 --out bench/results/decode-$(notdir $(MODEL)).json
 	@$(BIN)/narrows bench prefill $(MODEL) --tokens 512 --out bench/results/prefill-$(notdir $(MODEL)).json
+	@$(BIN)/narrows bench peers $(MODEL) --out bench/results/peers-$(notdir $(MODEL)).json $(ARGS)
+	@$(BIN)/python -m narrows.measure.report
 
 build:
 	@$(call locked,built)
