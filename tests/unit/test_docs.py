@@ -1,0 +1,106 @@
+"""The documents that are generated from results, and that they are in step with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from narrows.measure import report
+
+ROOT = Path(__file__).parents[2]
+FACTS = {
+    "cpu": "a processor",
+    "isa": "scalar",
+    "threads": 2,
+    "command": "narrows bench",
+    "commit": "abc",
+    "model": {"name": "m.gguf"},
+}
+
+
+def peers() -> dict[str, Any]:
+    speed, ratio = {"median": 20.0, "min": 19.0, "max": 21.0}, {"median": 2.0, "min": 1.5, "max": 2.5}
+    own = {"case": "decode-4k", "system": "narrows", "tokens_per_second": speed, "weights": "the file"}
+    own |= {"bytes_per_token": 5e6, "bandwidth_share": 0.5}
+    peer = {"case": "decode-4k", "system": "vLLM", "tokens_per_second": speed, "weights": "bfloat16 safetensors"}
+    peer |= {"narrows_ratio": ratio, "noisy_ratio": True}
+    skipped = [{"system": "OpenVINO", "reason": "it is not installed"}]
+    return {"rows": [own, peer], "skipped": skipped, "failed": {}, "bandwidth_gigabytes": 30.0, "provenance": FACTS}
+
+
+def evaluated() -> dict[str, Any]:
+    ratio = {"value": 1.01, "interval": [1.0, 1.02]}
+    figures: list[dict[str, Any]] = [
+        {
+            "measure": "ppl",
+            "metric": "perplexity",
+            "value": 9.5,
+            "interval": [9, 10],
+            "n": 7,
+            "baseline": 9,
+            "ratio": ratio,
+        },
+        {"measure": "needle", "metric": "single-1024", "value": 1.0, "interval": None, "n": 5},
+        {"measure": "needle", "metric": "single-4096", "value": 0.5, "interval": [0.2, 0.8], "n": 5},
+    ]
+    size = {"candidate": 5e6, "baseline": 9e6}
+    result = {"stack": "weights=int4", "baseline": "weights=auto", "bytes_per_token": size, "metrics": figures}
+    return result | {"skipped": {"mbpp": "no data"}, "provenance": FACTS}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "bench" / "results").mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    for name in ("performance", "quality"):
+        (tmp_path / "docs" / f"{name}.head.md").write_text(f"# {name}\n")
+    (tmp_path / "README.md").write_text(f"above\n{report.BEGIN}old\n{report.END}\nbelow\n")
+    (tmp_path / "bench" / "results" / "peers-other.json").write_text(json.dumps(peers()))
+    (tmp_path / "bench" / "results" / "eval-other.json").write_text(json.dumps(evaluated()))
+    return tmp_path
+
+
+def test_documents_are_written_and_then_in_step(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.main(["--check"], root) == 1
+    assert "docs/performance.md, README.md, docs/quality.md: not what" in capsys.readouterr().err
+    assert report.main([], root) == 0
+    assert report.main(["--check"], root) == 0
+    page = (root / "docs" / "performance.md").read_text()
+    row = "| decode at 4,096 tokens of context | 20 (19..21) | 5.0 | 50% | 20 (**2.00x**, 1.50..2.50, noisy) |"
+    assert row in page
+    assert "- vLLM ran bfloat16 safetensors.\n- Without OpenVINO: it is not installed.\n" in page
+    assert "30.0 GB/s read bandwidth; `narrows bench`, commit abc." in page
+    shown = (root / "README.md").read_text()
+    assert shown.startswith("above\n")
+    assert shown.endswith("below\n")
+    assert row in shown
+
+
+def test_quality_shows_intervals_differences_and_the_needle_grid(root: Path) -> None:
+    report.main([], root)
+    page = (root / "docs" / "quality.md").read_text()
+    assert "5.00 MB/token, against `weights=auto` at 9.00 MB/token." in page
+    assert "| ppl perplexity | 9.5 [9, 10] | 9 | x 1.01 [1, 1.02] |  | 7 |" in page
+    assert "| needle | 1,024 tokens | 4,096 tokens |" in page
+    assert "| single | 1, n 5 | 0.5 [0.2, 0.8], n 5 |" in page
+    assert "- mbpp skipped: no data" in page
+
+
+def test_results_come_in_the_order_of_their_models(tmp_path: Path) -> None:
+    for name in ("zebra", "qwen-1.5b", "smollm2-int4", "smollm2"):
+        (tmp_path / f"peers-{name}.json").write_text(json.dumps({"name": name}))
+    names = [result["name"] for result in report.results(tmp_path, "peers")]
+    assert names == ["smollm2", "smollm2-int4", "qwen-1.5b", "zebra"]
+
+
+def test_the_documents_of_this_checkout_are_in_step() -> None:
+    assert report.main(["--check"], ROOT) == 0
+
+
+def test_no_result_holds_a_path_of_its_machine() -> None:
+    for path in (ROOT / "bench" / "results").glob("*.json"):
+        text = path.read_text()
+        assert not any(folder in text for folder in ("/home/", "/root/", "/tmp/", "/Users/")), path.name
