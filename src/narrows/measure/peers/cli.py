@@ -77,7 +77,11 @@ def peers(
     result |= {"bandwidth_gigabytes": median(bounds)} if bounds else {}
     result |= {"stack": str(Stack.parse(stack)), "settings": {"threads": setup.threads, "repeats": repeats}}
     result |= {"quality": figures} if figures else {}
-    result |= {"peers": {s.name: s.version for s in systems if s.beside}, "skipped": skipped, "failed": failed}
+    versions = {s.name: s.version for s in systems if s.beside}
+    versions |= {
+        row["system"]: row["version"] for row in rows if "version" in row
+    }  # of programs, which say it as they run
+    result |= {"peers": versions, "skipped": skipped, "failed": failed}
     result |= {"rounds": rows, "provenance": provenance(threads=setup.threads, model=path)}
     text = write(result, out)
     if plot is not None:

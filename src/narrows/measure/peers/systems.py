@@ -147,7 +147,8 @@ def _program(setup: Setup, folder: Path, case: Case, fa: int) -> Row:
         rows = _json_lines(child([folder / "llama-bench", *map(str, [*common, *shape])]))
         rates = rows[0]["samples_ts"]
     weights = f"the file, flash attention {('off', 'on')[fa]}"
-    return {"case": case.name, **Samples(tuple(rates)).json(), "weights": weights}
+    row = {"case": case.name, **Samples(tuple(rates)).json(), "weights": weights}
+    return row | {"version": rows[0]["build_commit"]} if "build_commit" in rows[0] else row
 
 
 def _python_peer(setup: Setup, engine: str) -> System | str:
