@@ -12,7 +12,7 @@ from narrows.sampling import SamplingParams
 if TYPE_CHECKING:
     from narrows import LLM
 
-AT_ONCE = 16  # requests under way: the weights are read once a step for all of them
+AT_ONCE = 16  # requests under way: a step reads the weights once for all of them
 
 
 def is_chat(model: LLM) -> bool:
@@ -31,6 +31,7 @@ def answers(
     max_tokens: int,
     stop: Sequence[str] = (),
     done: Callable[[int, str], bool] = lambda index, text: False,
+    at_once: int = AT_ONCE,
 ) -> Iterator[tuple[int, CompletionOutput]]:
     """(index of the prompt, answer), each as it ends, in whatever order.
 
@@ -40,7 +41,7 @@ def answers(
     waiting, streams = deque(enumerate(prompts)), {}
     try:
         while waiting or streams:
-            while waiting and len(streams) < AT_ONCE:
+            while waiting and len(streams) < at_once:
                 index, prompt = waiting.popleft()
                 streams[index] = model.stream(prompt, params)
             next(next(iter(streams.values())), None)  # a step, which advances all of them
