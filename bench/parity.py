@@ -1,6 +1,6 @@
-"""The native forward against transformers on the same GGUF file: KL divergence and first choices, position by position.
+"""The native forward against transformers on the same GGUF file: KL divergence and first choices by position.
 
-`python bench/parity.py MODEL --transformers PYTHON --text FILE`, PYTHON being one that has torch, transformers and gguf.
+`python bench/parity.py MODEL --transformers PYTHON --text FILE`, PYTHON having torch, transformers and gguf.
 transformers reads the file's weights into float32; both see the same token ids.
 """
 

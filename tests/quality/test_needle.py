@@ -14,7 +14,7 @@ from narrows import LLM
 from narrows.measure.quality import MEASURES
 from narrows.measure.quality.base import DataError
 from narrows.measure.quality.filler import sentences
-from narrows.measure.quality.needle import ANSWER, KINDS, Needle, score, table
+from narrows.measure.quality.needle import ANSWER, KINDS, Needle, score
 from narrows.methods import StackError, build, show
 
 
@@ -63,18 +63,16 @@ def test_only_tracking_needs_all_hops_and_the_assignments_form_a_chain() -> None
     assert text.count(names[0]) == 2
 
 
-def test_run_scores_and_tabulates() -> None:
+def test_run_scores_every_cell() -> None:
     llm = FakeLLM(silent)
     items = Needle(lengths="512+1024", samples=2).items(None, llm)
     expected = {tuple(i.content.prompt): i.content.expected for i in items}
     llm.answer = lambda prompt: " and ".join(expected[tuple(prompt)][:2]) + " for sure" * 50
     records = list(Needle().run(llm, None, items))
     json.dumps(records)
-    assert table(records) == {
-        "single": {512: 1.0, 1024: 1.0},
-        "multikey": {512: 1.0, 1024: 1.0},
-        "multivalue": {512: 0.5, 1024: 0.5},
-        "tracking": {512: 0.4, 1024: 0.4},
+    share = {"single": 1.0, "multikey": 1.0, "multivalue": 0.5, "tracking": 0.4}
+    assert {cell: r[cell] for r in records for cell in r if "-" in cell} == {
+        f"{kind}-{length}": share[kind] for kind in KINDS for length in (512, 1024)
     }
     assert all(r["pass"] == (r["score"] == 1) == (r["tokens"] < 50) for r in records)
 
@@ -86,7 +84,6 @@ def test_lengths_beyond_the_model_are_skipped_with_the_reason() -> None:
     assert records["needle/single/1024/0"]["skipped"] == "the model holds 1000 tokens"
     assert "score" not in records["needle/single/1024/0"]
     assert llm.opened == 4
-    assert set(table(list(records.values()))["single"]) == {512}
 
 
 def test_filler_comes_from_a_given_text(tmp_path: Path) -> None:
@@ -118,7 +115,7 @@ def test_settings() -> None:
     for text in ("needle:lengths=12", "needle:lengths=1k", "needle:kinds=double"):
         with pytest.raises(StackError):
             build("measure", text, MEASURES)
-    assert set(KINDS) <= {m.name for m in Needle.metrics}
+    assert [m.name for m in Needle(lengths="512+1024", kinds="single").metrics][2:] == ["single-512", "single-1024"]
 
 
 def test_a_real_model_finds_a_single_needle(smollm2_path: Path) -> None:

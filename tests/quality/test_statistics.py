@@ -15,7 +15,11 @@ from narrows.measure.quality.gates import judge
 from narrows.measure.quality.statistics import mcnemar, proportion_interval, statistic, summarise
 
 rng = np.random.default_rng(7)
-MEAN, PASS, PPL = Metric("x", "lower"), Metric("ok", "higher", "pass"), Metric("perplexity", "lower", "perplexity", "nll", "w")
+MEAN, PASS, PPL = (
+    Metric("x", "lower"),
+    Metric("ok", "higher", "pass"),
+    Metric("perplexity", "lower", "perplexity", "nll", "w"),
+)
 
 
 def records(**columns: Any) -> list[dict[str, Any]]:

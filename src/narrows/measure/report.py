@@ -16,7 +16,7 @@ Result = dict[str, Any]
 
 ORDER = ("smollm2", "qwen-0.5b", "qwen-1.5b", "gemma-270m")  # of models; others follow by name
 BEGIN, END = "<!-- results -->\n", "<!-- end of results -->"
-NEEDLE = re.compile(r"(\D+?)[-_@ ]?(\d+)")  # a figure of the needle grid: its kind and length
+NEEDLE = re.compile(r"(\D+)-(\d+)")  # a figure of the needle grid: its kind and length
 
 
 def results(folder: Path, kind: str) -> list[Result]:
@@ -89,7 +89,13 @@ def quality(found: list[Result], head: str) -> str:
         if grid:
             text += _grid(grid) + "\n"
         skipped = result.get("skipped", {}).items()
-        text += "".join(f"- {name} skipped: {why}\n" for name, why in skipped) + "\n" * bool(skipped)
+        notes = [f"{name} skipped: {why}" for name, why in skipped]
+        notes += [
+            f"{m['measure']}: {count} items left out: {why}"
+            for m in result["measures"]
+            for why, count in m["left_out"].items()
+        ]
+        text += "".join(f"- {note}\n" for note in notes) + "\n" * bool(notes)
         text += f"{facts['cpu']}, {facts['isa']}; {_source(facts)}\n"
     return text
 

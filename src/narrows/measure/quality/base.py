@@ -49,9 +49,11 @@ class Metric:
 class Measure(Protocol):
     """One file of this folder and one line of its registry."""
 
-    metrics: ClassVar[tuple[Metric, ...]]
     joint: ClassVar[bool]  # compares candidate and baseline directly; else each is measured by itself
     dataset: ClassVar[str | None]  # name of its folder under --data; None when it can make its own text
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]: ...
 
     def quick(self) -> Measure:
         """The same measure, small enough for ``--quick``."""

@@ -13,11 +13,11 @@ comes before the first needle is read once where the stack has a prefix cache.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from .base import DataError, Item, Metric, Record
 from .filler import ADJECTIVES, NOUNS, from_folder, sentences
@@ -62,11 +62,6 @@ class Needle:
     samples: int = 4  # of each kind at each length
     limit: int = 0  # items; 0 = all
 
-    metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("score", "higher"),
-        *(Metric(kind, "higher", key=f"score_{kind}") for kind in KINDS),
-        Metric("pass", "higher", "pass"),
-    )
     joint: ClassVar[bool] = False
     dataset: ClassVar[str | None] = None
 
@@ -78,6 +73,20 @@ class Needle:
         if self.samples < 1 or self.limit < 0:
             raise ValueError("samples must be 1 or more, limit 0 or more")
 
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Score and passes of all, and the score of each kind at each length: the cells of a grid."""
+        cells = (cell(kind, length) for kind in self._kinds for length in self._lengths)
+        return Metric("score", "higher"), Metric("pass", "higher", "pass"), *(Metric(name, "higher") for name in cells)
+
+    @property
+    def _lengths(self) -> list[int]:
+        return sorted({int(n) for n in self.lengths.split("+")})
+
+    @property
+    def _kinds(self) -> list[str]:
+        return list(dict.fromkeys(self.kinds.split("+")))
+
     def quick(self) -> Needle:
         """Two samples of each kind at the two shortest lengths."""
         return replace(self, lengths="+".join(self.lengths.split("+")[:2]), samples=min(self.samples, 2))
@@ -86,9 +95,9 @@ class Needle:
         """Cases by length, then kind; filler from haystack/*.txt[.gz] when there is one, else made by rule."""
         text = from_folder(data / "haystack") if data is not None else None
         items = []
-        for length in sorted({int(n) for n in self.lengths.split("+")}):
+        for length in self._lengths:
             filler = _Filler(model, text, length)
-            for kind in dict.fromkeys(self.kinds.split("+")):
+            for kind in self._kinds:
                 for i in range(self.samples):
                     if 0 < self.limit <= len(items):
                         return items
@@ -122,7 +131,7 @@ class Needle:
                 "length": case.length,
                 "depth": case.depth,
                 "score": value,
-                f"score_{case.kind}": value,
+                cell(case.kind, case.length): value,
                 "pass": value == 1,
                 "tokens": len(answer.token_ids),
                 "answer": answer.text,
@@ -135,13 +144,9 @@ def score(text: str, expected: Sequence[str]) -> float:
     return sum(value in text for value in expected) / len(expected)
 
 
-def table(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
-    """Mean score by kind and length, for a grid or a plot; a cell without scores is left out."""
-    cells: dict[str, dict[int, list[float]]] = {}
-    for record in sorted(records, key=lambda r: (KINDS.index(r["kind"]), r["length"])):
-        if "score" in record:
-            cells.setdefault(record["kind"], {}).setdefault(record["length"], []).append(record["score"])
-    return {kind: {n: sum(s) / len(s) for n, s in row.items()} for kind, row in cells.items()}
+def cell(kind: str, length: int) -> str:
+    """The name of a figure of the grid."""
+    return f"{kind}-{length}"
 
 
 class _Filler:

@@ -36,6 +36,9 @@ def print_report(result: dict[str, Any]) -> None:
         table.add_row(*(row[i] for i in used))
     if rows:
         console.print(table)
+    for measure in result["measures"]:
+        for why, count in measure["left_out"].items():
+            console.print(f"{measure['measure']}: {count} items left out: {why}", highlight=False, markup=False)
     for name, why in result["skipped"].items():
         console.print(f"{name} skipped: {why}", highlight=False, markup=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -132,6 +133,7 @@ def evaluate(
             "measure": name,
             "settings": show(measure, MEASURES),
             "items": len(items),
+            "left_out": Counter(r["skipped"] for r in records if "skipped" in r),
             "first_item": items[0].id if items else None,
             "metrics": summaries,
         }
