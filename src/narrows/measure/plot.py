@@ -54,15 +54,18 @@ def ratios(results: list[dict[str, Any]], out: Path) -> None:
         for at, row in enumerate(bars):
             ratio = row["narrows_ratio"]
             span = [[ratio["median"] - ratio["min"]], [ratio["max"] - ratio["median"]]]
-            axes.barh(at, ratio["median"], xerr=span, color=COLORS[row["system"]], ecolor="#444", capsize=2)
-            axes.text(ratio["max"], at, f"  {ratio['median']:.2f}x", va="center")
+            bar = {"color": COLORS[row["system"]], "ecolor": "#444", "capsize": 2}
+            axes.barh(at, ratio["median"] - 1, left=1, xerr=span, **bar)
+            axes.text(max(ratio["max"], 1), at, f"  {ratio['median']:.2f}x", va="center")
         labels = [f"{row['case']}, {row['system']}{' (noisy)' * row['noisy_ratio']}" for row in bars]
         axes.set_yticks(range(len(bars)), labels)
         axes.invert_yaxis()
         axes.axvline(1, color="black", linewidth=1)
+        axes.set_xscale("log")  # twice as fast is as far to the right as half as fast is to the left
+        axes.set_xticks([0.5, 1, 2, 5, 10, 20], ["0.5", "1", "2", "5", "10", "20"])
+        axes.minorticks_off()
         axes.margins(x=0.18)
         axes.set(title=result["provenance"]["model"]["name"], xlabel="Narrows / peer, tokens/s")
-        axes.set_xlim(0, None)
     _save(figure, out)
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/performance.md, docs/quality.md and the README's table from the result files in bench/results.
+"""Writes docs/performance.md with its picture, docs/quality.md and the README's table from bench/results.
 
 `python -m narrows.measure.report` in the root of a checkout; with ``--check`` it only says whether they are in step.
 The text around the tables is in docs/performance.head.md and docs/quality.head.md.
@@ -15,6 +15,7 @@ from typing import Any
 Result = dict[str, Any]
 
 ORDER = ("smollm2", "qwen-0.5b", "qwen-1.5b", "gemma-270m")  # of models; others follow by name
+PANELS = 2  # models in the picture of ratios
 BEGIN, END = "<!-- results -->\n", "<!-- end of results -->"
 NEEDLE = re.compile(r"(\D+)-(\d+)")  # a figure of the needle grid: its kind and length
 
@@ -133,6 +134,14 @@ def main(arguments: list[str], root: Path | None = None) -> int:
     return bool(stale)
 
 
+def draw(root: Path) -> None:
+    """The picture beside the README's table. Needs matplotlib."""
+    from narrows.measure.plot import ratios
+
+    if found := results(root / "bench" / "results", "peers"):
+        ratios(found[:PANELS], root / "docs" / "img" / "peers.png")
+
+
 def _spread(value: dict[str, float]) -> str:
     return "{median:.4g} ({min:.4g}..{max:.4g})".format(**value)
 
@@ -184,4 +193,6 @@ def _source(facts: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
+    if "--check" not in sys.argv:
+        draw(Path.cwd())
     sys.exit(main(sys.argv[1:]))
