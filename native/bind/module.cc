@@ -196,9 +196,9 @@ void init(Loaded* self, nb::dict spec, nb::dict tensors, int page_size, int num_
   }
 }
 
-Array<float, 2> forward(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens, Ids context_lens, Table page_table,
-                        Ids logit_rows) {
-  Model& m = *self.model;
+// The arrays of a ForwardBatch, once they are known to fit the model and one another.
+Batch to_batch(const Model& m, const Ids& tokens, const Ids& positions, const Ids& cu_seqlens, const Ids& context_lens,
+               const Table& page_table, const Ids& logit_rows) {
   Batch b{int(tokens.size()), int(context_lens.size()), int(page_table.shape(1)), int(logit_rows.size()), tokens.data(),
           positions.data(),   cu_seqlens.data(),        context_lens.data(),      page_table.data(),      logit_rows.data()};
   require(int(positions.size()) == b.num_tokens, "positions and tokens differ in length");
@@ -218,11 +218,40 @@ Array<float, 2> forward(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens,
     require(b.tokens[t] >= 0 && b.tokens[t] < m.config().vocab && b.positions[t] >= 0, "tokens or positions out of range");
   for (int r = 0; r < b.num_logits; r++)
     require(b.logit_rows[r] >= 0 && b.logit_rows[r] < b.num_tokens, "logit_rows out of range");
+  return b;
+}
 
+Array<float, 2> forward(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens, Ids context_lens, Table page_table,
+                        Ids logit_rows) {
+  Model& m = *self.model;
+  Batch b = to_batch(m, tokens, positions, cu_seqlens, context_lens, page_table, logit_rows);
   float* logits;
   auto out = new_array<float>({size_t(b.num_logits), size_t(m.config().vocab)}, &logits);
   nb::gil_scoped_release release;
   m.forward(b, logits);
+  return out;
+}
+
+std::vector<Array<float, 2>> inputs(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens, Ids context_lens, Table page_table,
+                                    Ids rows, Table wanted) {
+  Model& m = *self.model;
+  Batch b = to_batch(m, tokens, positions, cu_seqlens, context_lens, page_table, rows);
+  Taps taps{{}, b.num_logits, b.logit_rows};
+  b.num_logits = 0;
+  int num_layers = int(m.config().layers.size());
+  require(wanted.shape(1) == 2, "wanted must have two columns");
+  std::vector<Array<float, 2>> out;
+  for (size_t i = 0; i < wanted.shape(0); i++) {
+    int layer = wanted(i, 0), which = wanted(i, 1);
+    bool head = which == int(Input::head);
+    require(which >= 0 && which <= int(Input::head) && layer >= 0 && layer < num_layers + head && (!head || layer == num_layers),
+            "wanted: there is no input " + std::to_string(which) + " of layer " + std::to_string(layer));
+    Tap tap{layer, Input(which), nullptr};
+    out.push_back(new_array<float>({size_t(taps.num_rows), size_t(m.width(tap.input))}, &tap.out));
+    taps.list.push_back(tap);
+  }
+  nb::gil_scoped_release release;
+  m.forward(b, nullptr, &taps);
   return out;
 }
 
@@ -394,6 +423,9 @@ NB_MODULE(_native, m) {
       .def("__init__", &init, "spec"_a, "tensors"_a, "page_size"_a, "num_pages"_a, "num_threads"_a, "isa"_a = "")
       .def("forward", &forward, "tokens"_a, "positions"_a, "cu_seqlens"_a, "context_lens"_a, "page_table"_a, "logit_rows"_a,
            "One step over a batch (see ForwardBatch): logits [R, V] as float32.")
+      .def("inputs", &inputs, "tokens"_a, "positions"_a, "cu_seqlens"_a, "context_lens"_a, "page_table"_a, "rows"_a, "wanted"_a,
+           "One step without logits: for each (layer, input) of wanted [N, 2] the input of its products at these rows, as\n"
+           "float32 [rows, width]. Inputs are 0 q/k/v, 1 o, 2 gate/up, 3 down, 4 head (of the layer after the last).")
       .def_prop_ro("weight_bytes", [](Loaded& l) { return l.model->weight_bytes; })
       .def_prop_ro("kv_bytes", [](Loaded& l) { return l.model->kv_bytes; })
       .def_prop_ro("kv_bytes_per_token", [](Loaded& l) { return l.model->kv_bytes_per_token(); })

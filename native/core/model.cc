@@ -253,7 +253,19 @@ void Model::leave_ffn(const Layer& layer, int t) {
   ops_.add(x, d, c_.hidden);
 }
 
-void Model::forward(const Batch& batch, float* logits) {
+int Model::width(Input input) const {
+  return input == Input::o ? c_.heads * c_.head_dim : input == Input::down ? c_.ffn : c_.hidden;
+}
+
+void Model::tap(const Taps* taps, int layer, Input input, const float* x) {
+  if (!taps) return;
+  size_t n = width(input);
+  for (const Tap& tap : taps->list)
+    if (tap.layer == layer && tap.input == input)
+      team_.for_each(taps->num_rows, [&](int r) { std::memcpy(tap.out + r * n, x + taps->rows[r] * n, n * sizeof(float)); });
+}
+
+void Model::forward(const Batch& batch, float* logits, const Taps* taps) {
   int T = batch.num_tokens, R = batch.num_logits;
   if (T == 0) return;
   reserve(batch);
@@ -274,23 +286,34 @@ void Model::forward(const Batch& batch, float* logits) {
     for (int i = 0; i < int(c_.layers.size()); i++) {
       const Layer& layer = c_.layers[i];
       const Plan& plan = *std::find_if(plans_.begin(), plans_.end(), [&](const Plan& p) { return p.window == layer.window; });
+      tap(taps, i, Input::qkv, norm_.get());
       products(thread, {{&layer.q, &in_.view, q_.get()}, {&layer.k, &in_.view, k_.get()}, {&layer.v, &in_.view, v_.get()}});
       team_.for_each(T, [&](int t) { place(batch, i, t); });
       team_.for_each(int(plan.items.size()), [&](int j) { attend(thread, batch, plan, i, plan.items[j]); });
       team_.for_each(T, [&](int t) { join(batch, plan, t); });
+      tap(taps, i, Input::o, attn_.get());
       products(thread, {{&layer.o, &mid_.view, delta_.get()}});
       team_.for_each(T, [&](int t) { leave_attention(layer, t); });
+      tap(taps, i, Input::gate_up, norm_.get());
       products(thread, {{&layer.gate, &in_.view, gate_.get()}, {&layer.up, &in_.view, up_.get()}});
       team_.for_each(T, [&](int t) {
         size_t at = size_t(t) * c_.ffn;
         ops_.glu(gate_.get() + at, up_.get() + at, c_.ffn, c_.gelu, act_.get() + at);
         ops_.quantize(act_.get() + at, t, wide_.view);
       });
+      tap(taps, i, Input::down, act_.get());
       products(thread, {{&layer.down, &wide_.view, delta_.get()}});
       team_.for_each(T, [&](int t) {
         leave_ffn(layer, t);
         if (i + 1 < int(c_.layers.size())) enter(c_.layers[i + 1], t);
       });
+    }
+    if (taps && std::any_of(taps->list.begin(), taps->list.end(), [](const Tap& t) { return t.input == Input::head; })) {
+      team_.for_each(T, [&](int t) {
+        size_t at = size_t(t) * c_.hidden;
+        ops_.rms_norm(x_.get() + at, c_.norm, c_.norm_eps, c_.hidden, norm_.get() + at);
+      });
+      tap(taps, int(c_.layers.size()), Input::head, norm_.get());
     }
     if (R == 0) return;
     team_.for_each(R, [&](int r) {

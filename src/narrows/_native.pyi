@@ -97,6 +97,21 @@ class Model:
     ) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
         """One step over a batch (see ForwardBatch): logits [R, V] as float32."""
 
+    def inputs(
+        self,
+        tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        cu_seqlens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        context_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        page_table: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+        rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        wanted: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+    ) -> list[Annotated[NDArray[numpy.float32], dict(shape=(None, None))]]:
+        """
+        One step without logits: for each (layer, input) of wanted [N, 2] the input of its products at these rows, as
+        float32 [rows, width]. Inputs are 0 q/k/v, 1 o, 2 gate/up, 3 down, 4 head (of the layer after the last).
+        """
+
     @property
     def weight_bytes(self) -> int: ...
     @property

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from narrows.compress import cli as compression
 from narrows.measure.cli import app as bench
 from narrows.measure.quality import cli as quality
 
@@ -215,6 +216,7 @@ def models(as_json: Json = False) -> None:
 
 app.add_typer(bench, name="bench")
 app.command("eval", epilog=quality.EPILOG)(quality.evaluate)
+app.command("compress", epilog=compression.EPILOG)(compression.compress)
 
 
 @app.command(epilog="Example: narrows params > docs/sampling-table.md")

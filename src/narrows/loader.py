@@ -5,21 +5,25 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from . import _native
-from .checkpoints import open_checkpoint
+from .checkpoints import Checkpoint, open_checkpoint
+from .checkpoints.compressed import Compressed, open_compressed
 from .engine import Engine
 from .kv.pool import KvPool
 from .machine import available_memory, default_threads
 from .models import declare, hub
 from .stack import Stack
 from .text import ChatTemplate, Tokenizer, load_chat_template, load_tokenizer
-from .types import ForwardBatch, ForwardOutput, ModelSpec
-from .weights import load_weights
+from .types import F32, ForwardBatch, ForwardOutput, ModelSpec, TensorSource
+from .weights import WeightError, load_weights
+from .weights.compressed import load_compressed
 
 log = logging.getLogger("narrows")
 
@@ -51,6 +55,22 @@ class NativeModel:
         )
         seconds = time.perf_counter() - began
         return ForwardOutput(logits, native.weight_bytes - weight_bytes, native.kv_bytes - kv_bytes, seconds)
+
+    def inputs(self, batch: ForwardBatch, wanted: Sequence[tuple[int, int]]) -> list[F32]:
+        """One step that gives, instead of logits, the inputs [R, width] of matrix products at the rows of logits.
+
+        `wanted` are pairs of a layer and 0 q/k/v, 1 o, 2 gate/up or 3 down; the head is 4 of the layer after the last.
+        """
+        pairs = np.asarray(wanted, np.int32).reshape(-1, 2)
+        return self._native.inputs(
+            batch.tokens,
+            batch.positions,
+            batch.cu_seqlens,
+            batch.context_lens,
+            batch.page_table,
+            batch.logit_rows,
+            pairs,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +124,9 @@ def load(
             raise ValueError(f"{name} is {value}; it must be at least 1")
 
     path = hub.resolve(model, progress=progress)
-    ckpt = open_checkpoint(path)
+    parent = hub.parent(path)
+    compressed = open_compressed(path) if parent != path else None
+    ckpt = open_checkpoint(parent)
     spec, sources = declare(ckpt)
     tokenizer = load_tokenizer(ckpt)
     if num_threads is None:
@@ -112,9 +134,13 @@ def load(
         log.info("using %d threads: %s", num_threads, why)
     per_token = spec.num_layers * stack.kv.bytes_per_token(spec.num_kv_heads, spec.head_dim)
     num_pages, max_model_len = _size_kv(spec, per_token * PAGE_SIZE, stack, max_model_len, kv_cache_bytes)
-    tensors = load_weights(ckpt, spec, sources, weights=stack.weights, cache=cache, num_threads=num_threads)
+    tensors: Mapping[str, Any]
+    if compressed is None:
+        tensors = load_weights(ckpt, spec, sources, weights=stack.weights, cache=cache, num_threads=num_threads)
+    else:
+        tensors = _compressed_tensors(compressed, ckpt, spec, sources, stack, cache, num_threads)
     native = NativeModel(spec, tensors, num_pages, num_threads)
-    identity = f"{ckpt.identity()} weights={stack.weights}"
+    identity = f"{ckpt.identity()} {compressed.identity() if compressed else ''} weights={stack.weights}"
     engine = Engine(
         native,
         KvPool(num_pages, PAGE_SIZE, identity=identity, codec=stack.kv.tag),
@@ -126,6 +152,27 @@ def load(
         bos_id=tokenizer.bos_id,
     )
     return Loaded(engine, native, tokenizer, load_chat_template(ckpt, tokenizer), spec, stack, path)
+
+
+def _compressed_tensors(
+    compressed: Compressed,
+    ckpt: Checkpoint,
+    spec: ModelSpec,
+    sources: Mapping[str, TensorSource],
+    stack: Stack,
+    cache: bool,
+    num_threads: int,
+) -> dict[str, Any]:
+    """The matrices of a compressed model, and what its parent has beside them."""
+    if stack.weights != "auto":
+        raise WeightError(f"{compressed.path} has weights of its own: leave weights at auto, not {stack.weights}")
+    for name, shape in compressed.shapes.items():
+        source = sources.get("embed" if name == "head" and spec.tied_head else name)
+        if source is None or source.shape != shape:
+            raise WeightError(f"{compressed.path}: matrix {name!r} of {shape} has no place in {ckpt.path}")
+    rest = {name: source for name, source in sources.items() if name not in compressed.shapes}
+    tensors = load_weights(ckpt, spec, rest, cache=False, num_threads=num_threads)
+    return {**tensors, **load_compressed(compressed, cache=cache, num_threads=num_threads)}
 
 
 def _size_kv(

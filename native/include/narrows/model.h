@@ -39,6 +39,19 @@ struct Batch {
   const int32_t *tokens, *positions, *cu_seqlens, *context_lens, *page_table, *logit_rows;
 };
 
+// Inputs of matrix products, in float, to be copied out for some rows of a batch: what pruning is fitted to.
+enum class Input { qkv, o, gate_up, down, head };
+struct Tap {
+  int layer;  // their number, for the head
+  Input input;
+  float* out;  // [rows, width of the input]
+};
+struct Taps {
+  std::vector<Tap> list;
+  int num_rows;
+  const int32_t* rows;  // indices into the batch's tokens
+};
+
 // Uninitialised, 64-byte aligned, grows only.
 template <class T>
 class Buffer {
@@ -77,7 +90,8 @@ class Model {
   Model(ModelConfig config, int num_pages, int num_threads, const OpTable& ops);
   ~Model();
 
-  void forward(const Batch& batch, float* logits);  // logits [R, V]
+  void forward(const Batch& batch, float* logits, const Taps* taps = nullptr);  // logits [R, V]
+  int width(Input input) const;
 
   size_t kv_bytes_per_token() const { return size_t(c_.layers.size()) * c_.kv_heads * c_.head_dim * 2 * sizeof(uint16_t); }
   const ModelConfig& config() const { return c_; }
@@ -114,6 +128,7 @@ class Model {
   void place(const Batch& batch, int layer, int t);  // biases, norms and rotation of q and k; k and v into their page
   void leave_attention(const Layer& layer, int t);   // residual, norm before the FFN
   void leave_ffn(const Layer& layer, int t);         // residual
+  void tap(const Taps* taps, int layer, Input input, const float* x);  // x [T, width]
   uint16_t* page(int layer, int page, int head) const;
   int range_low(const Plan& plan, int high) const { return plan.window && high > plan.window ? high - plan.window : 0; }
 

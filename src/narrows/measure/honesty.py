@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from narrows.checkpoints.compressed import is_compressed
 from narrows.measure.provenance import describe_model
 from narrows.stack import Stack
 
@@ -18,16 +19,17 @@ class HonestyError(ValueError):
 
 
 def quality_of(stack: Stack, model: Path, quality: Path | None) -> list[dict[str, Any]]:
-    """The key figures to show beside a speed of `stack`: none for a lossless one.
+    """The key figures to show beside a speed of `stack`: none for a lossless one of a model that is not compressed.
 
     A lossy stack needs `quality`, a result of ``narrows eval`` for the same model file and the same lossy parts.
     Raises HonestyError when there is none, or it is another's, or has no bytes per token.
     """
-    if stack.lossless:
+    if stack.lossless and not is_compressed(model):
         return []
     make = f'narrows eval {model.name} --stack "{stack}" --out FILE'
     if quality is None:
-        raise HonestyError(f"{stack} is lossy: its speed is shown beside its quality only; {make}, then --quality FILE")
+        what = "a compressed model" if is_compressed(model) else stack
+        raise HonestyError(f"{what} is lossy: its speed is shown beside its quality only; {make}, then --quality FILE")
     try:
         result = json.loads(quality.read_text())
         sha256, line, metrics = result["provenance"]["model"]["sha256"], result["stack"], result["metrics"]

@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from math import prod
 from pathlib import Path
 
+from ..checkpoints.compressed import find_parent, is_compressed
 from ..machine import cache_dir
 from ..types import TensorSource
 from .base import ModelError
@@ -65,7 +66,9 @@ def models_dir() -> Path:
 
 
 def resolve(name: str | os.PathLike[str], progress: bool = True) -> Path:
-    """The path of a model: a GGUF file, or a directory with config.json and safetensors. Downloads it when it must.
+    """The path of a model: a GGUF file, a directory with config.json and safetensors, or a compressed model's folder.
+
+    Downloads it when it must.
 
     `name` is a path, a short name (`SHORT_NAMES`), the name of a file or folder in the models directory, or a Hugging
     Face repository: ``org/repo``, ``org/repo:Q4_K_M`` or ``org/repo/file.gguf``. Raises ModelError saying what to do.
@@ -88,11 +91,16 @@ def resolve(name: str | os.PathLike[str], progress: bool = True) -> Path:
     raise ModelError(f"no model {text!r}: {_advice(text)}")
 
 
+def parent(path: Path) -> Path:
+    """The model that a compressed one was made of, and of any other model itself. Raises CheckpointError."""
+    return find_parent(path, models_dir()) if is_compressed(path) else path
+
+
 def list_models() -> list[LocalModel]:
     """The models in the models directory, by file name. Reads headers only; a broken one is listed with its problem."""
     folder = models_dir()
     found = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [_describe(p) for p in found if p.suffix == ".gguf" or (p / "config.json").is_file()]
+    return [_describe(p) for p in found if p.suffix == ".gguf" or (p / "config.json").is_file() or is_compressed(p)]
 
 
 def _exists(path: str | Path) -> bool:
@@ -104,6 +112,7 @@ def _exists(path: str | Path) -> bool:
 
 def _describe(path: Path) -> LocalModel:
     from ..checkpoints import open_checkpoint
+    from ..checkpoints.compressed import open_compressed
     from . import declare
 
     short = {s.file: name for name, s in SHORT_NAMES.items()}
@@ -112,11 +121,15 @@ def _describe(path: Path) -> LocalModel:
     try:
         files = path.iterdir() if path.is_dir() else [path]
         size = sum(f.stat().st_size for f in files if not f.is_dir())
-        ckpt = open_checkpoint(path)
+        ckpt = open_checkpoint(parent(path))
         spec, sources = declare(ckpt)
+        family = spec.architecture
+        if is_compressed(path):
+            info = open_compressed(path).info
+            family += f", {info.get('pattern')} of {ckpt.path.name}"
     except (ValueError, OSError) as error:
         return LocalModel(name, path, size, problem=str(error))
-    return LocalModel(name, path, size, spec.architecture, _count(sources), spec.max_context)
+    return LocalModel(name, path, size, family, _count(sources), spec.max_context)
 
 
 def _count(sources: Mapping[str, TensorSource]) -> int:
@@ -128,6 +141,8 @@ def _local(path: Path) -> Path:
     if path.is_file():
         if path.suffix != ".gguf":
             raise ModelError(f"{path} is not a .gguf file; name a GGUF file, or a directory with config.json")
+        return path
+    if is_compressed(path):
         return path
     if (path / "config.json").is_file():
         if not any(path.glob("*.safetensors")):

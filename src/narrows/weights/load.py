@@ -184,6 +184,14 @@ def _dequantise(raw: U8, dtype: str, rows: int, cols: int, num_threads: int) -> 
     return values
 
 
+def read_matrix(ckpt: Checkpoint, source: TensorSource, num_threads: int = 1) -> F32:
+    """A matrix as float32 [rows, cols]: the weights that a model has in its file's own format."""
+    info, (rows, cols) = ckpt.tensors[source.name], source.shape
+    values, order = _dequantise(ckpt.raw(source.name), info.dtype, rows, cols, num_threads), _order(source)
+    ckpt.release(source.name)
+    return values if order is None else values[order]
+
+
 def to_floats(raw: U8, dtype: str) -> F32:
     """float32 [n] from the bytes of F32, F16 or BF16 values."""
     if dtype == "BF16":

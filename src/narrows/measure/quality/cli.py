@@ -35,7 +35,7 @@ def evaluate(
     weights: Annotated[str | None, typer.Option(help="Weight format of the candidate.")] = None,
     stack: Annotated[str | None, typer.Option(help='Parts of the candidate, e.g. "kv=bf16".')] = None,
     baseline: Annotated[
-        str | None, typer.Option(help="What to compare with: a stack, or another model; default: the file as it is.")
+        str | None, typer.Option(help="What to compare with: a stack, or another model; default: the unmodified model.")
     ] = None,
     threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="Threads.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N items of each measure.")] = None,
@@ -69,10 +69,10 @@ def evaluate(
     from narrows.measure.quality.report import bars, cost_line, print_report
     from narrows.measure.quality.runner import Journal, Subject, token_cost
     from narrows.measure.quality.runner import evaluate as run
-    from narrows.models.hub import resolve
+    from narrows.models.hub import parent, resolve
 
     path = resolve(model)
-    other_path = resolve(other_model) if other_model else path
+    other_path = resolve(other_model) if other_model else parent(path)
 
     def subject(where: Path, its_stack: Stack, name: str) -> Subject:
         loaded = LLM(where, its_stack, num_threads=threads)
@@ -107,7 +107,7 @@ def evaluate(
     report = {
         "kind": "eval",
         "stack": str(parts),
-        "lossless": parts.lossless,
+        "lossless": parts.lossless and parent(path) == path,
         "unmodified": unmodified,
         "baseline": None
         if unmodified
