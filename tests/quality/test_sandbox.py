@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,23 @@ from narrows.measure.quality import sandbox as module
 from narrows.measure.quality.sandbox import Sandbox, SandboxError
 
 
-@pytest.fixture(scope="module")
-def box() -> Sandbox:
-    box = Sandbox(seconds=1, wall=1.5, disk=32 << 20)
+def checked(box: Sandbox) -> Sandbox:
     try:
         box.check()
     except SandboxError as error:
         pytest.skip(str(error))
     return box
+
+
+@pytest.fixture(scope="module")
+def box() -> Sandbox:
+    """For programs that come to an end by themselves, however slow the machine."""
+    return checked(Sandbox(seconds=20, wall=60, disk=32 << 20))
+
+
+@pytest.fixture(scope="module")
+def hasty(box: Sandbox) -> Sandbox:
+    return checked(replace(box, seconds=1, wall=1.5))
 
 
 def test_a_program_passes_only_when_it_reaches_its_end(box: Sandbox) -> None:
@@ -114,11 +124,11 @@ def test_there_are_no_other_processes_but_threads(box: Sandbox) -> None:
         "import os; os.execv('/bin/sh', ['sh', '-c', 'while :; do :; done'])",
     ],
 )
-def test_nothing_goes_on_beyond_its_limit(box: Sandbox, program: str) -> None:
+def test_nothing_goes_on_beyond_its_limit(hasty: Sandbox, program: str) -> None:
     began = time.monotonic()
-    outcome = box.run(program)
+    outcome = hasty.run(program)
     assert (outcome.passed, outcome.reason) == (False, "timeout")
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 30
     running = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     assert not any(b"while :; do :; done" in line for line in running)
 

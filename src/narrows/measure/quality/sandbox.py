@@ -112,8 +112,8 @@ class Sandbox:
             if write >= 0:
                 os.close(write)
             _remove(folder)
-        if not said.startswith(b"R"):
-            raise SandboxError(f"the sandbox cannot be set up: {stderr.strip() or reason}; {OVERRIDE}")
+        if not reason and not said.startswith(b"R"):
+            raise SandboxError(f"the sandbox cannot be set up: {stderr.strip()}; {OVERRIDE}")
         if not reason and (process.returncode or said != b"R" + nonce):
             reason = _why(process.returncode, stderr)
         return Outcome(not reason, reason or "passed", stderr)
