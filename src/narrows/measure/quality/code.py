@@ -7,6 +7,7 @@ arXiv:2108.07732, its test split being task ids 11 to 510. Models with a chat te
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -47,7 +48,7 @@ def _defines(code: str, name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Programs:
+class _Programs(ABC):
     """What both sets share: settings, generation, and the judging of programs beside it."""
 
     limit: int = 0  # problems; 0 = all
@@ -69,18 +70,18 @@ class _Programs:
         """Eight problems, shorter answers."""
         return replace(self, limit=min(self.limit or 8, 8), max_tokens=min(self.max_tokens, 256))
 
-    def _question(self, row: Row) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _question(self, row: Row) -> str: ...
 
-    def _opening(self, row: Row) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _opening(self, row: Row) -> str: ...
 
-    def _name(self, row: Row) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _name(self, row: Row) -> str: ...
 
+    @abstractmethod
     def program(self, row: Row, text: str, chat: bool) -> str:
         """The program that decides about an answer: it comes to its end if the answer is right."""
-        raise NotImplementedError
 
     def run(self, model: LLM, baseline: LLM | None, items: Sequence[Item]) -> Iterator[Record]:
         """A record per problem: id, pass, reason, tokens, completion."""
