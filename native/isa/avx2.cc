@@ -5,6 +5,7 @@
 
 #include <immintrin.h>
 
+#define NARROWS_WORDS
 namespace narrows {
 namespace {
 #include "isa/vec-avx2.h"

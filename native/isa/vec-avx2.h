@@ -118,6 +118,28 @@ inline I dot(I acc, B w, const int8_t* x) {
   __m256i v = _mm256_set1_epi32(quad);
   return {dot8<BITS>(acc.lo, w.lo, v), dot8<BITS>(acc.hi, w.hi, v)};
 }
+
+// Words (NARROWS_WORDS): a quad of codes as pairs of signed words, columns (0, 2) of its 16 rows and then (1, 3), less `offset`.
+inline void put_codes(uint8_t* out, B quad, int offset) {
+  __m256i even = _mm256_set1_epi16(0x00ff), o = _mm256_set1_epi16(short(offset));
+  store(out, B{_mm256_sub_epi16(_mm256_and_si256(quad.lo, even), o), _mm256_sub_epi16(_mm256_and_si256(quad.hi, even), o)});
+  store(out + 64, B{_mm256_sub_epi16(_mm256_srli_epi16(quad.lo, 8), o), _mm256_sub_epi16(_mm256_srli_epi16(quad.hi, 8), o)});
+}
+// 256 * high + low of 32 columns, as the pairs (0, 2) of eight quads and then their pairs (1, 3).
+inline void join(const int8_t* high, const int8_t* low, int16_t* out) {
+  __m256i h = _mm256_loadu_si256((const __m256i*)high), l = _mm256_loadu_si256((const __m256i*)low);
+  __m256i even = _mm256_add_epi16(_mm256_slli_epi16(h, 8), _mm256_srai_epi16(_mm256_slli_epi16(l, 8), 8));
+  __m256i odd = _mm256_add_epi16(_mm256_and_si256(h, _mm256_set1_epi16(short(0xff00))), _mm256_srai_epi16(l, 8));
+  _mm256_storeu_si256((__m256i*)out, even);
+  _mm256_storeu_si256((__m256i*)(out + 16), odd);
+}
+// acc[n] += sum over i < 2 of w[2n + i] * x[i], in words
+inline I dot_words(I acc, B w, const int16_t* x) {
+  int32_t pair;
+  __builtin_memcpy(&pair, x, 4);
+  __m256i v = _mm256_set1_epi32(pair);
+  return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.lo, v)), _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.hi, v))};
+}
 inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
 
 // Sums in the order (i, i+8), (i, i+4), (i, i+2), (i, i+1) on every level.

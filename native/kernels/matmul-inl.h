@@ -4,7 +4,7 @@
 //   acc = fma(w_scale * x_scale, float(exact integer dot product), acc);  with a minimum: acc = fma(w_min, x_scale * x_sum, acc)
 // so gemv, row blocks and tiles may differ in everything but these float operations. The integer is 256 * (w . high) + w . low.
 
-#ifdef NARROWS_TILES
+#if defined(NARROWS_TILES) || defined(NARROWS_WORDS)
 constexpr int kFew = 3;  // rows up to which codes are used straight from registers
 #else
 constexpr int kFew = 16;
@@ -143,10 +143,17 @@ inline void gemv(const uint8_t* tile, const Layout& at, const Format& f, const B
   for (int r = 0; r < R && r < rows; r++) store_part(y + r * ldy, acc[r], lanes);
 }
 
+#ifdef NARROWS_WORDS
+constexpr int kDepth = kStretch / 2, kUnitBytes = 1024;  // a code is a signed word
+#else
+constexpr int kDepth = kStretch, kUnitBytes = 512;
+inline void put_codes(uint8_t* out, B quad, int /*offset*/) { store(out, quad); }
+#endif
+
 // A stretch of up to two tiles, decoded once for many rows.
 struct Stretch {
-  alignas(64) uint8_t codes[kPair][kStretch * 512];  // [tile][unit][quad][64]
-  float scale[kPair][kStretch * 2 * kLanes];         // [tile][group within the stretch, per (half) unit][lane]
+  alignas(64) uint8_t codes[kPair][kDepth * kUnitBytes];  // [tile][unit][quad]
+  float scale[kPair][kStretch * 2 * kLanes];              // [tile][group within the stretch, per (half) unit][lane]
   float minimum[kPair][kStretch * 2 * kLanes];
 };
 
@@ -156,7 +163,8 @@ inline void decode(const uint8_t* tile, const Layout& at, const Format& f, int u
   each_unit<BITS>(tile, at, f, u0, u1, [&](int u, int v, Scales s, const uint8_t* codes) {
     B q[8];
     unpack<BITS>(codes, q);
-    for (int j = 0; j < 8; j++) store(out.codes[w] + (u - u0) * 512 + 64 * j, q[j]);
+    uint8_t* to = out.codes[w] + (u - u0) * kUnitBytes;
+    for (int j = 0; j < 8; j++) put_codes(to + kUnitBytes / 8 * j, q[j], MIN ? 0 : 1 << (BITS - 1));
     for (int h = 0; h < H; h++) {
       int g = s.group(v, h), i = ((u - u0) * H + h) * kLanes;
       store(out.scale[w] + i, s.scale(g));
@@ -206,8 +214,10 @@ inline void rows_by(const Stretch& w, int units, int bits, Block b) {
     for (int i = 0; i < W; i++) store(b.acc + i * b.apart + r * kLanes, a[r][i]);
 }
 
-#ifdef NARROWS_TILES
+#if defined(NARROWS_TILES)
 #include "kernels/tiles-inl.h"
+#elif defined(NARROWS_WORDS)
+#include "kernels/words-inl.h"
 #else
 template <int W, bool WIDE, bool HALF, bool MIN>
 inline void block(const Stretch& w, int units, int bits, const Block& b) {
@@ -226,8 +236,8 @@ inline void gemm(const Matrix& w, const Layout& at, const Activations& x, int ti
   size_t apart = size_t(x.rows) * kLanes;
   const uint8_t* base = w.data + tile * at.tile_bytes;
   for (size_t i = 0; i < W * apart; i += kLanes) store(acc + i, zero_f());
-  for (int u0 = 0; u0 < units; u0 += kStretch) {
-    int u1 = u0 + kStretch < units ? u0 + kStretch : units;
+  for (int u0 = 0; u0 < units; u0 += kDepth) {
+    int u1 = u0 + kDepth < units ? u0 + kDepth : units;
     for (int i = 0; i < W; i++) decode<BITS, HALF, MIN>(base + i * at.tile_bytes, at, w.format, u0, u1, i, stretch);
     for (int row = 0; row < x.rows; row += kRows) {
       Block b = Block::of<HALF>(x, row, u0);
