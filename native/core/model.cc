@@ -108,9 +108,9 @@ void Model::plan(const Batch& batch, Plan& plan) {
 void Model::products(int thread, std::initializer_list<Product> list) {
   int ends[4], n = 0, total = 0, step[4];
   for (const Product& p : list) {
-    Layout at(p.w->format, p.w->cols);
+    size_t tile_bytes = p.w->bytes() / num_tiles(p.w->rows);
     // Long runs: what a thread fetches ahead past the end of its run, the other reads again.
-    step[n] = std::max<int>({1, int(kChunk / at.tile_bytes), num_tiles(p.w->rows) / (team_.size() * kShares)});
+    step[n] = std::max<int>({1, int(kChunk / tile_bytes), num_tiles(p.w->rows) / (team_.size() * kShares)});
     if (p.x->rows > kRows) step[n] = std::max(step[n], 4);
     total += (num_tiles(p.w->rows) + step[n] - 1) / step[n];
     ends[n++] = total;

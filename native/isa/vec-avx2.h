@@ -101,6 +101,31 @@ inline B or_mask(B a, B b, uint8_t m) {
   B t = mask(b, m);
   return {_mm256_or_si256(a.lo, t.lo), _mm256_or_si256(a.hi, t.hi)};
 }
+inline B flip(B a, uint8_t m) {
+  __m256i v = _mm256_set1_epi8(char(m));
+  return {_mm256_xor_si256(a.lo, v), _mm256_xor_si256(a.hi, v)};
+}
+#include "isa/spread.h"
+inline __m128i expand16(const uint8_t* p, unsigned first, unsigned second) {  // by eight bits and eight bits
+  __m128i at = _mm_loadl_epi64((const __m128i*)kSpread.bytes[first]);
+  at = _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(at), (const __m64*)kSpread.bytes[second]));
+  at = _mm_add_epi8(at, _mm_load_si128((const __m128i*)kSpread.after[__builtin_popcount(first)]));
+  return _mm_shuffle_epi8(_mm_loadu_si128((const __m128i*)p), at);
+}
+inline B expand(const uint8_t* p, uint64_t bits) {
+  __m128i v[4];
+  for (int i = 0; i < 4; i++, bits >>= 16) {
+    v[i] = expand16(p, bits & 0xff, bits >> 8 & 0xff);
+    p += __builtin_popcount(bits & 0xffff);
+  }
+  return {_mm256_set_m128i(v[1], v[0]), _mm256_set_m128i(v[3], v[2])};
+}
+inline F expand_bf16(const uint8_t* p, uint16_t bits) {
+  unsigned first = bits & 0xff, second = bits >> 8;
+  __m128i a = _mm_loadu_si128((const __m128i*)p), b = _mm_loadu_si128((const __m128i*)(p + 2 * __builtin_popcount(first)));
+  return {widen_bf16(_mm_shuffle_epi8(a, _mm_load_si128((const __m128i*)kSpread.words[first]))),
+          widen_bf16(_mm_shuffle_epi8(b, _mm_load_si128((const __m128i*)kSpread.words[second])))};
+}
 template <int BITS>
 inline __m256i dot8(__m256i acc, __m256i w, __m256i x) {
   __m256i ones = _mm256_set1_epi16(1);

@@ -58,6 +58,13 @@ inline B mask(B a, uint8_t m) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(c
 inline B or_mask(B a, B b, uint8_t m) {  // a | (b & m)
   return {_mm512_ternarylogic_epi32(a.v, b.v, _mm512_set1_epi8(char(m)), 0xf8)};
 }
+inline B flip(B a, uint8_t m) { return {_mm512_xor_si512(a.v, _mm512_set1_epi8(char(m)))}; }
+// From a register: some processors expand from memory in microcode.
+inline B expand(const uint8_t* p, uint64_t bits) { return {_mm512_maskz_expand_epi8(bits, _mm512_loadu_si512(p))}; }
+inline F expand_bf16(const uint8_t* p, uint16_t bits) {
+  __m256i v = _mm256_maskz_expand_epi16(bits, _mm256_loadu_si256((const __m256i*)p));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16))};
+}
 // acc[n] += sum over i of w[4n + i] * x[i]: unsigned codes below 2^BITS, signed x
 template <int BITS>
 inline I dot(I acc, B w, const int8_t* x) {

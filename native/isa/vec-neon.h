@@ -133,6 +133,28 @@ inline B or_mask(B a, B b, uint8_t m) {
   for (int i = 0; i < 4; i++) a.v[i] = vorrq_u8(a.v[i], vandq_u8(b.v[i], vdupq_n_u8(m)));
   return a;
 }
+inline B flip(B a, uint8_t m) {
+  for (int i = 0; i < 4; i++) a.v[i] = veorq_u8(a.v[i], vdupq_n_u8(m));
+  return a;
+}
+#include "isa/spread.h"
+inline B expand(const uint8_t* p, uint64_t bits) {
+  B r;
+  for (int i = 0; i < 4; i++, bits >>= 16) {
+    unsigned first = bits & 0xff;
+    uint8x16_t at = vcombine_u8(vld1_u8(kSpread.bytes[first]), vld1_u8(kSpread.bytes[bits >> 8 & 0xff]));
+    r.v[i] = vqtbl1q_u8(vld1q_u8(p), vaddq_u8(at, vld1q_u8(kSpread.after[__builtin_popcount(first)])));
+    p += __builtin_popcount(unsigned(bits & 0xffff));
+  }
+  return r;
+}
+inline F expand_bf16(const uint8_t* p, uint16_t bits) {
+  uint16_t t[16];
+  vst1q_u8((uint8_t*)t, vqtbl1q_u8(vld1q_u8(p), vld1q_u8(kSpread.words[bits & 0xff])));
+  p += 2 * __builtin_popcount(bits & 0xffu);
+  vst1q_u8((uint8_t*)(t + 8), vqtbl1q_u8(vld1q_u8(p), vld1q_u8(kSpread.words[bits >> 8])));
+  return load_bf16(t);
+}
 template <int BITS>
 inline I dot(I acc, B w, const int8_t* x) {
   int32_t quad;

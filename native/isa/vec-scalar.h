@@ -130,6 +130,27 @@ inline B or_mask(B a, B b, uint8_t m) {
   for (int i = 0; i < 64; i++) a.v[i] |= uint8_t(b.v[i] & m);
   return a;
 }
+inline B flip(B a, uint8_t m) {
+  for (int i = 0; i < 64; i++) a.v[i] ^= m;
+  return a;
+}
+// Bytes from p on, in order, at the bits that are set, zero at the others. May read 64 bytes.
+inline B expand(const uint8_t* p, uint64_t bits) {
+  B r = {};
+  for (int i = 0; i < 64; i++)
+    if (bits >> i & 1) r.v[i] = *p++;
+  return r;
+}
+inline F expand_bf16(const uint8_t* p, uint16_t bits) {
+  return each_f([&](int i) {
+    uint16_t h = 0;
+    if (bits >> i & 1) {
+      __builtin_memcpy(&h, p, 2);
+      p += 2;
+    }
+    return as<float>(uint32_t(h) << 16);
+  });
+}
 template <int BITS>
 inline I dot(I acc, B w, const int8_t* x) {
   for (int n = 0; n < 16; n++)

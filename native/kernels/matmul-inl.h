@@ -11,9 +11,9 @@ constexpr int kFew = 16;
 #endif
 constexpr int kAhead = 8192;  // bytes of software prefetch ahead of the codes
 
-// The eight quads of a unit, from its bit planes (format.h).
-template <int BITS, int J = 0>
-inline void unpack(const uint8_t* p, B (&q)[8]) {
+// Quads J.. of a unit, from its bit planes (format.h).
+template <int BITS, int J>
+inline void unpack_dense(const uint8_t* p, B (&q)[8]) {
   if constexpr (J < 8) {
     if constexpr (BITS == 8) {
       q[J] = load_b(p + 64 * J);
@@ -28,7 +28,65 @@ inline void unpack(const uint8_t* p, B (&q)[8]) {
       if constexpr (BITS == 3) low = or_mask(low, shift<2 - J>(load_b(p + 128)), 0x04);
       q[J] = low;
     }
-    unpack<BITS, J + 1>(p, q);
+    unpack_dense<BITS, J + 1>(p, q);
+  }
+}
+
+// Where each quad's kept codes start in a plane of W bits: a slot of its bytes holds the codes of W quads. Returns its bytes.
+template <int W>
+inline int places(const int (&kept)[8], int (&at)[8]) {
+  int longest = 0;
+  for (int s = 0; s < 8; s += W) {
+    int n = 0;
+    for (int j = s; j < s + W; j++) {
+      at[j] = n;
+      n += kept[j];
+    }
+    longest = longest > n ? longest : n;
+  }
+  return longest;
+}
+
+struct Kept {
+  const uint8_t* plane[2];
+  int at[2][8];
+  uint64_t mask[8];
+};
+
+// Quads J.. of a sparse unit. A weight that is not kept comes out as zero, which has the code `offset`.
+template <int BITS, int J>
+inline void unpack_kept(const Kept& k, B (&q)[8]) {
+  if constexpr (J < 8) {
+    constexpr int LOW = BITS == 8 ? 8 : BITS >= 4 ? 4 : 2, HIGH = BITS - LOW;
+    B code = expand(k.plane[0] + k.at[0][J], k.mask[J]);
+    if constexpr (LOW < 8) code = mask(shift<-(J / LOW * LOW)>(code), (1 << LOW) - 1);
+    if constexpr (HIGH > 0)
+      code = or_mask(code, shift<LOW - J / HIGH * HIGH>(expand(k.plane[1] + k.at[1][J], k.mask[J])), ((1 << HIGH) - 1) << LOW);
+    q[J] = flip(code, 1 << (BITS - 1));
+    unpack_kept<BITS, J + 1>(k, q);
+  }
+}
+
+// The eight quads of a unit; returns its end.
+template <int BITS, bool SPARSE>
+inline const uint8_t* unpack(const uint8_t* p, B (&q)[8]) {
+  if constexpr (!SPARSE) {
+    unpack_dense<BITS, 0>(p, q);
+    return p + BITS * 64;
+  } else {
+    constexpr int LOW = BITS == 8 ? 8 : BITS >= 4 ? 4 : 2, HIGH = BITS - LOW;
+    Kept k;
+    int kept[8];
+    __builtin_memcpy(k.mask, p, 64);
+    for (int j = 0; j < 8; j++) kept[j] = __builtin_popcountll(k.mask[j]);
+    k.plane[0] = p + 64;
+    const uint8_t* end = k.plane[0] + places<LOW>(kept, k.at[0]);
+    if constexpr (HIGH > 0) {
+      k.plane[1] = end;
+      end += places<HIGH>(kept, k.at[1]);
+    }
+    unpack_kept<BITS, 0>(k, q);
+    return end;
   }
 }
 
@@ -39,7 +97,7 @@ struct Scales {
   const Format& f;
 
   template <bool TWO>
-  F at_level(size_t super, size_t plain, int i) const {
+  NARROWS_INLINE F at_level(size_t super, size_t plain, int i) const {
     if constexpr (!TWO) return load_f16((const uint16_t*)(header + plain) + i * kLanes);
     return load_f16((const uint16_t*)(header + super)) * to_f(load_i8((const int8_t*)(header + plain) + i * kLanes));
   }
@@ -50,23 +108,26 @@ struct Scales {
   int group(int u, int h) const { return f.group == 16 ? 2 * u + h : f.group == 32 ? u : u / 2; }
 };
 
-// Calls body(unit, unit within its block, scales of the block, codes of the unit) for units [u0, u1) of a tile, prefetching.
-template <int BITS, class Body>
-inline void each_unit(const uint8_t* tile, const Layout& at, const Format& f, int u0, int u1, Body body) {
-  int in_block = u0 % at.block_units;
-  const uint8_t *header = tile + at.block(u0), *codes = tile + at.unit(u0);
+// Calls body(unit, unit within its block, scales of the block, quads of the unit) for units [u0, u1) of a tile, prefetching. Unit u0
+// begins a block, at p; returns where unit u1 does.
+template <int BITS, bool SPARSE, class Body>
+inline const uint8_t* each_unit(const uint8_t* p, const Layout& at, const Format& f, int u0, int u1, Body body) {
+  const uint8_t* header = p;
+  int in_block = 0;
   for (int u = u0; u < u1; u++) {
-    if (in_block == 0)
+    if (in_block == 0) {
+      header = p;
       for (size_t i = 0; i < at.header; i += 64) prefetch(header + kAhead + i);
-    for (int i = 0; i < BITS; i++) prefetch(codes + kAhead + 64 * i);
-    body(u, in_block, Scales{header, at, f}, codes);
-    codes += BITS * 64;
-    if (++in_block == at.block_units) {
-      in_block = 0;
-      header = codes;
-      codes += at.header;
+      p += at.header;
     }
+    B q[8];
+    const uint8_t* end = unpack<BITS, SPARSE>(p, q);
+    for (; p < end; p += 64) prefetch(p + kAhead);
+    p = end;
+    body(u, in_block, Scales{header, at, f}, q);
+    if (++in_block == at.block_units) in_block = 0;
   }
+  return p;
 }
 
 // A symmetric code stands for q - offset: its dot product starts from -offset * sum(x), offset = 2^(BITS-1).
@@ -103,7 +164,7 @@ struct Block {
 };
 
 // Few rows: codes go from memory through registers into the dot products of R rows, the last of `rows` repeated when there are fewer.
-template <int R, int BITS, bool HALF, bool MIN>
+template <int R, int BITS, bool SPARSE, bool HALF, bool MIN>
 inline void gemv(const uint8_t* tile, const Layout& at, const Format& f, const Block& b, int rows, float* y, size_t ldy,
                  int lanes) {
   F acc[R];
@@ -113,9 +174,7 @@ inline void gemv(const uint8_t* tile, const Layout& at, const Format& f, const B
     row[r] = r < rows ? r : rows - 1;
   }
   constexpr int H = HALF ? 2 : 1;
-  each_unit<BITS>(tile, at, f, 0, at.num_units, [&](int u, int v, Scales s, const uint8_t* codes) {
-    B q[8];
-    unpack<BITS>(codes, q);
+  each_unit<BITS, SPARSE>(tile, at, f, 0, at.num_units, [&](int u, int v, Scales s, const B(&q)[8]) {
     const int8_t *high = b.high + size_t(u) * b.n * kUnit, *low = b.low + size_t(u) * b.n * kUnit;
     const float* xs = b.xs + size_t(u) * b.n;
     for (int h = 0; h < H; h++) {
@@ -157,12 +216,10 @@ struct Stretch {
   float minimum[kPair][kStretch * 2 * kLanes];
 };
 
-template <int BITS, bool HALF, bool MIN>
-inline void decode(const uint8_t* tile, const Layout& at, const Format& f, int u0, int u1, int w, Stretch& out) {
+template <int BITS, bool SPARSE, bool HALF, bool MIN>
+inline const uint8_t* decode(const uint8_t* p, const Layout& at, const Format& f, int u0, int u1, int w, Stretch& out) {
   constexpr int H = HALF ? 2 : 1;
-  each_unit<BITS>(tile, at, f, u0, u1, [&](int u, int v, Scales s, const uint8_t* codes) {
-    B q[8];
-    unpack<BITS>(codes, q);
+  return each_unit<BITS, SPARSE>(p, at, f, u0, u1, [&](int u, int v, Scales s, const B(&q)[8]) {
     uint8_t* to = out.codes[w] + (u - u0) * kUnitBytes;
     for (int j = 0; j < 8; j++) put_codes(to + kUnitBytes / 8 * j, q[j], MIN ? 0 : 1 << (BITS - 1));
     for (int h = 0; h < H; h++) {
@@ -229,21 +286,22 @@ inline void block(const Stretch& w, int units, int bits, const Block& b) {
 #endif
 
 // All rows against W tiles from `tile` on.
-template <int W, int BITS, bool HALF, bool MIN>
+template <int W, int BITS, bool SPARSE, bool HALF, bool MIN>
 inline void gemm(const Matrix& w, const Layout& at, const Activations& x, int tile, float* y, size_t ldy, Stretch& stretch,
                  float* acc) {
   int units = at.num_units;
   size_t apart = size_t(x.rows) * kLanes;
-  const uint8_t* base = w.data + tile * at.tile_bytes;
+  const uint8_t* p[W];
+  for (int i = 0; i < W; i++) p[i] = w.tile(at, tile + i);
   for (size_t i = 0; i < W * apart; i += kLanes) store(acc + i, zero_f());
   for (int u0 = 0; u0 < units; u0 += kDepth) {
     int u1 = u0 + kDepth < units ? u0 + kDepth : units;
-    for (int i = 0; i < W; i++) decode<BITS, HALF, MIN>(base + i * at.tile_bytes, at, w.format, u0, u1, i, stretch);
+    for (int i = 0; i < W; i++) p[i] = decode<BITS, SPARSE, HALF, MIN>(p[i], at, w.format, u0, u1, i, stretch);
     for (int row = 0; row < x.rows; row += kRows) {
       Block b = Block::of<HALF>(x, row, u0);
       b.acc = acc + size_t(row) * kLanes;
       b.apart = apart;
-      if (row == 0) b.ahead = u1 < units ? base + at.unit(u1) : base + W * at.tile_bytes;
+      if (row == 0) b.ahead = p[u1 < units ? 0 : W - 1];
       block<W, BITS == 8, HALF, MIN>(stretch, u1 - u0, BITS, b);
     }
   }
@@ -253,90 +311,115 @@ inline void gemm(const Matrix& w, const Layout& at, const Activations& x, int ti
   }
 }
 
-template <int BITS, bool HALF, bool MIN>
+template <int BITS, bool SPARSE, bool HALF, bool MIN>
 inline void matmul_int(const Matrix& w, const Activations& x, int tile0, int tile1, float* y, size_t ldy, void* scratch) {
   auto* stretch = (Stretch*)scratch;
   auto* acc = (float*)(stretch + 1);
   const Layout at(w.format, w.cols);
   int tile = tile0;
-  if (x.rows <= kFew) {
+  if (x.rows <= (SPARSE && kFew > 4 ? 4 : kFew)) {  // expanding costs more than storing what was expanded
     Block b = Block::of<HALF>(x, 0, 0);
     b.acc = acc;
     for (; tile < tile1; tile++) {
-      const uint8_t* p = w.data + tile * at.tile_bytes;
+      const uint8_t* p = w.tile(at, tile);
       float* out = y + tile * kLanes;
       int lanes = w.rows - tile * kLanes < kLanes ? w.rows - tile * kLanes : kLanes;
       int r = 0;
       for (; x.rows - r > 2; r += 4)
-        gemv<4, BITS, HALF, MIN>(p, at, w.format, b.from(r), x.rows - r < 4 ? x.rows - r : 4, out + r * ldy, ldy, lanes);
-      if (x.rows - r == 2) gemv<2, BITS, HALF, MIN>(p, at, w.format, b.from(r), 2, out + r * ldy, ldy, lanes);
-      if (x.rows - r == 1) gemv<1, BITS, HALF, MIN>(p, at, w.format, b.from(r), 1, out + r * ldy, ldy, lanes);
+        gemv<4, BITS, SPARSE, HALF, MIN>(p, at, w.format, b.from(r), x.rows - r < 4 ? x.rows - r : 4, out + r * ldy, ldy, lanes);
+      if (x.rows - r == 2) gemv<2, BITS, SPARSE, HALF, MIN>(p, at, w.format, b.from(r), 2, out + r * ldy, ldy, lanes);
+      if (x.rows - r == 1) gemv<1, BITS, SPARSE, HALF, MIN>(p, at, w.format, b.from(r), 1, out + r * ldy, ldy, lanes);
     }
     return;
   }
-  for (; tile + kPair <= tile1; tile += kPair) gemm<kPair, BITS, HALF, MIN>(w, at, x, tile, y, ldy, *stretch, acc);
-  for (; tile < tile1; tile++) gemm<1, BITS, HALF, MIN>(w, at, x, tile, y, ldy, *stretch, acc);
+  for (; tile + kPair <= tile1; tile += kPair) gemm<kPair, BITS, SPARSE, HALF, MIN>(w, at, x, tile, y, ldy, *stretch, acc);
+  for (; tile < tile1; tile++) gemm<1, BITS, SPARSE, HALF, MIN>(w, at, x, tile, y, ldy, *stretch, acc);
 }
 
 template <int BITS>
 inline void matmul_bits(const Matrix& w, const Activations& x, int tile0, int tile1, float* y, size_t ldy, void* scratch) {
   bool half = w.format.group == 16;
-  if (half && w.format.minimum)
-    matmul_int<BITS, true, true>(w, x, tile0, tile1, y, ldy, scratch);
+  if (w.format.sparse)
+    matmul_int<BITS, true, false, false>(w, x, tile0, tile1, y, ldy, scratch);
+  else if (half && w.format.minimum)
+    matmul_int<BITS, false, true, true>(w, x, tile0, tile1, y, ldy, scratch);
   else if (half)
-    matmul_int<BITS, true, false>(w, x, tile0, tile1, y, ldy, scratch);
+    matmul_int<BITS, false, true, false>(w, x, tile0, tile1, y, ldy, scratch);
   else if (w.format.minimum)
-    matmul_int<BITS, false, true>(w, x, tile0, tile1, y, ldy, scratch);
+    matmul_int<BITS, false, false, true>(w, x, tile0, tile1, y, ldy, scratch);
   else
-    matmul_int<BITS, false, false>(w, x, tile0, tile1, y, ldy, scratch);
+    matmul_int<BITS, false, false, false>(w, x, tile0, tile1, y, ldy, scratch);
 }
 
 // Float formats: columns k, k+4, ... go to accumulator k % 4; the four are added as (0+1)+(2+3).
 template <Float TYPE>
-inline F load_weight(const uint8_t* p, int k) {
-  if constexpr (TYPE == Float::f32) return load((const float*)p + k * kLanes);
-  if constexpr (TYPE == Float::f16) return load_f16((const uint16_t*)p + k * kLanes);
-  return load_bf16((const uint16_t*)p + k * kLanes);
-}
+struct Columns {
+  const uint8_t* p;
+  F next(int k) {
+    constexpr int SIZE = TYPE == Float::f32 ? 4 : 2;
+    if (k % 4 == 0)
+      for (int i = 0; i < SIZE / 2; i++) prefetch(p + kAhead + 64 * i);
+    const uint8_t* q = p;
+    p += kLanes * SIZE;
+    if constexpr (TYPE == Float::f32) return load((const float*)q);
+    if constexpr (TYPE == Float::f16) return load_f16((const uint16_t*)q);
+    return load_bf16((const uint16_t*)q);
+  }
+};
+struct KeptColumns {
+  const uint8_t *p, *masks = nullptr;
+  F next(int k) {
+    if (k % kUnit == 0) {
+      masks = p;
+      p += 2 * kUnit;
+    }
+    if (k % 4 == 0)
+      for (int i = 0; i < 2; i++) prefetch(p + kAhead + 64 * i);
+    uint16_t mask;
+    __builtin_memcpy(&mask, masks + 2 * (k % kUnit), 2);
+    const uint8_t* q = p;
+    p += 2 * __builtin_popcount(mask);
+    return expand_bf16(q, mask);
+  }
+};
 
-template <Float TYPE, int R>
-inline void float_rows(const uint8_t* p, int cols, const float* x, float* y, size_t ldy, int lanes) {
+template <int R, class Weights>
+inline void float_rows(Weights w, int cols, const float* x, float* y, size_t ldy, int lanes) {
   F a[R][4];
   for (int r = 0; r < R; r++)
     for (int i = 0; i < 4; i++) a[r][i] = zero_f();
   int k = 0;
-  for (; k + 4 <= cols; k += 4) {
-    prefetch(p + size_t(k) * kLanes * (TYPE == Float::f32 ? 4 : 2) + kAhead);
-    prefetch(p + size_t(k) * kLanes * (TYPE == Float::f32 ? 4 : 2) + kAhead + 64);
+  for (; k + 4 <= cols; k += 4)
     for (int i = 0; i < 4; i++) {
-      F w = load_weight<TYPE>(p, k + i);
-      for (int r = 0; r < R; r++) a[r][i] = fma(w, set1(x[size_t(r) * cols + k + i]), a[r][i]);
+      F v = w.next(k + i);
+      for (int r = 0; r < R; r++) a[r][i] = fma(v, set1(x[size_t(r) * cols + k + i]), a[r][i]);
     }
-  }
   for (; k < cols; k++) {
-    F w = load_weight<TYPE>(p, k);
-    for (int r = 0; r < R; r++) a[r][k % 4] = fma(w, set1(x[size_t(r) * cols + k]), a[r][k % 4]);
+    F v = w.next(k);
+    for (int r = 0; r < R; r++) a[r][k % 4] = fma(v, set1(x[size_t(r) * cols + k]), a[r][k % 4]);
   }
   for (int r = 0; r < R; r++) store_part(y + r * ldy, (a[r][0] + a[r][1]) + (a[r][2] + a[r][3]), lanes);
 }
 
-template <Float TYPE>
+template <class Weights>
 inline void matmul_float(const Matrix& w, const Activations& x, int tile0, int tile1, float* y, size_t ldy) {
   Layout at(w.format, w.cols);
   for (int tile = tile0; tile < tile1; tile++) {
-    const uint8_t* p = w.data + size_t(tile) * at.tile_bytes;
+    Weights first{w.tile(at, tile)};
     int lanes = w.rows - tile * kLanes < kLanes ? w.rows - tile * kLanes : kLanes, r = 0;
     float* out = y + tile * kLanes;
-    for (; r + 4 <= x.rows; r += 4) float_rows<TYPE, 4>(p, w.cols, x.f + size_t(r) * w.cols, out + r * ldy, ldy, lanes);
-    for (; r < x.rows; r++) float_rows<TYPE, 1>(p, w.cols, x.f + size_t(r) * w.cols, out + r * ldy, ldy, lanes);
+    for (; r + 4 <= x.rows; r += 4) float_rows<4>(first, w.cols, x.f + size_t(r) * w.cols, out + r * ldy, ldy, lanes);
+    for (; r < x.rows; r++) float_rows<1>(first, w.cols, x.f + size_t(r) * w.cols, out + r * ldy, ldy, lanes);
   }
 }
 
 void matmul(const Matrix& w, const Activations& x, int tile0, int tile1, float* y, size_t ldy, void* scratch) {
   switch (w.format.type) {
-    case Float::f32: return matmul_float<Float::f32>(w, x, tile0, tile1, y, ldy);
-    case Float::f16: return matmul_float<Float::f16>(w, x, tile0, tile1, y, ldy);
-    case Float::bf16: return matmul_float<Float::bf16>(w, x, tile0, tile1, y, ldy);
+    case Float::f32: return matmul_float<Columns<Float::f32>>(w, x, tile0, tile1, y, ldy);
+    case Float::f16: return matmul_float<Columns<Float::f16>>(w, x, tile0, tile1, y, ldy);
+    case Float::bf16:
+      if (w.format.sparse) return matmul_float<KeptColumns>(w, x, tile0, tile1, y, ldy);
+      return matmul_float<Columns<Float::bf16>>(w, x, tile0, tile1, y, ldy);
     case Float::none: break;
   }
   switch (w.format.bits) {

@@ -33,8 +33,7 @@ inline void words(const Stretch& w, int units, int bits, const Block& b) {
   alignas(64) int16_t x[R * kDepth * kUnit];
   const uint8_t* ahead = b.ahead;
   for (int u = 0; u < units; u++) {
-    for (int r = 0; r < R; r++)
-      join(b.high + (u * b.n + r) * kUnit, b.low + (u * b.n + r) * kUnit, x + (r * units + u) * kUnit);
+    for (int r = 0; r < R; r++) join(b.high + (u * b.n + r) * kUnit, b.low + (u * b.n + r) * kUnit, x + (r * units + u) * kUnit);
     if (ahead)
       for (int i = 0; i < W * (bits + 1); i++, ahead += 64) prefetch(ahead);
   }

@@ -7,6 +7,7 @@
 
 #include "narrows/model.h"
 #include "narrows/ops.h"
+#include "narrows/pack.h"
 
 namespace narrows {
 #if defined(__x86_64__)
@@ -92,10 +93,28 @@ bool same(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n
 
 void check_matmul(const Format& f, int rows, int cols, int num_x) {
   std::string where = "bits " + std::to_string(f.bits) + " type " + std::to_string(int(f.type)) + " group " +
-                      std::to_string(f.group) + (f.minimum ? " min" : "") + (f.two_level ? " two-level " : " ") +
-                      std::to_string(rows) + "x" + std::to_string(cols) + " rows " + std::to_string(num_x);
-  Aligned<uint8_t> data(packed_bytes(f, rows, cols) + 16384);  // prefetch may look past the end, reads may not
-  fill(f, rows, cols, data.get());
+                      std::to_string(f.group) + (f.minimum ? " min" : "") + (f.sparse ? " sparse" : "") +
+                      (f.two_level ? " two-level " : " ") + std::to_string(rows) + "x" + std::to_string(cols) + " rows " +
+                      std::to_string(num_x);
+  std::vector<uint8_t> codes, mask;
+  std::vector<uint16_t> scales;
+  Kept kept{rows, cols, nullptr, nullptr, nullptr};
+  if (f.sparse) {
+    for (size_t i = 0; i < size_t(rows) * cols; i++) {
+      mask.push_back(rng() % 2);
+      codes.push_back(f.bits ? uint8_t(rng() & ((1u << f.bits) - 1)) : uint8_t(rng()));
+      if (!f.bits) codes.push_back(uint8_t(0x3f));  // a number, not a NaN
+    }
+    if (f.bits)
+      for (int i = 0; i < rows * ((cols + f.group - 1) / f.group); i++) scales.push_back(half(uniform(0.001f, 0.1f)));
+    kept = {rows, cols, codes.data(), mask.data(), scales.data()};
+  }
+  size_t size = f.sparse ? sparse_bytes(f, kept, 2) : packed_bytes(f, rows, cols) + 16384;  // prefetch may look past the end
+  Aligned<uint8_t> data(size);
+  if (f.sparse)
+    pack_sparse(f, kept, data.get(), 2);
+  else
+    fill(f, rows, cols, data.get());
   Matrix w{f, rows, cols, data.get()};
   std::vector<float> x(size_t(num_x) * cols);
   for (float& v : x) v = uniform(-2, 2) * (rng() % 100 == 0 ? 30 : 1);  // some units stand out
@@ -225,10 +244,13 @@ int main() {
         for (bool two_level : {false, true})
           if (Format f{uint8_t(bits), uint8_t(group), minimum, two_level, Float::none}; f.valid()) formats.push_back(f);
   for (Float t : {Float::f32, Float::f16, Float::bf16}) formats.push_back({0, 0, false, false, t});
+  for (int bits : {2, 3, 4, 5, 6, 8}) formats.push_back({uint8_t(bits), 64, false, false, Float::none, true});
+  formats.push_back({0, 0, false, false, Float::bf16, true});
   for (const Format& f : formats)
     for (int num_x : {1, 2, 3, 7, 16, 29})
       check_matmul(f, num_x == 7 ? 33 : 48, f.two_level ? 512 : num_x == 16 ? 1216 : 96 + 32 * num_x, num_x);
   check_matmul({4, 32, false, false, Float::none}, 16, 50, 5);
+  check_matmul({4, 32, false, false, Float::none, true}, 16, 50, 5);
   check_rows();
   check_attention(64, 3, 700, 1, 0);
   check_attention(64, 3, 300, 30, 0);

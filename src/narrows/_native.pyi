@@ -44,6 +44,18 @@ def pack_float(
     dst: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
     num_threads: int = 1,
 ) -> None: ...
+def pack_sparse(
+    format: object,
+    codes: object,
+    mask: Annotated[NDArray[numpy.bool_], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+    scales: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+    num_threads: int = 1,
+) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
+    """
+    Bytes of the kept weights in a sparse format: codes [rows, cols] uint8 (uint16 for bf16), mask [rows, cols] bool,
+    scales [rows, groups] as the uint16 bits of float16.
+    """
+
 def unpack_row(packed: object, row: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]: ...
 def matmul(
     packed: object,
@@ -51,6 +63,11 @@ def matmul(
     isa: str = "",
 ) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
     """y [T, rows] = x [T, cols] w^T through the kernels, one thread."""
+
+def time_products(matrices: list, rows: int, num_threads: int, repeats: int, isa: str = "") -> list[float]:
+    """
+    Seconds of each of `repeats` passes over packed matrices of equal cols, `rows` rows of activations each.
+    """
 
 def argmax(
     logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],

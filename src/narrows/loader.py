@@ -164,15 +164,13 @@ def _compressed_tensors(
     num_threads: int,
 ) -> dict[str, Any]:
     """The matrices of a compressed model, and what its parent has beside them."""
-    if stack.weights != "auto":
-        raise WeightError(f"{compressed.path} has weights of its own: leave weights at auto, not {stack.weights}")
     for name, shape in compressed.shapes.items():
         source = sources.get("embed" if name == "head" and spec.tied_head else name)
         if source is None or source.shape != shape:
             raise WeightError(f"{compressed.path}: matrix {name!r} of {shape} has no place in {ckpt.path}")
     rest = {name: source for name, source in sources.items() if name not in compressed.shapes}
     tensors = load_weights(ckpt, spec, rest, cache=False, num_threads=num_threads)
-    return {**tensors, **load_compressed(compressed, cache=cache, num_threads=num_threads)}
+    return {**tensors, **load_compressed(compressed, stack.weights, cache=cache, num_threads=num_threads)}
 
 
 def _size_kv(

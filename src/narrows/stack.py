@@ -11,14 +11,14 @@ from .schedulers import SCHEDULERS
 from .schedulers.base import Scheduler
 from .verifiers import VERIFIERS
 from .verifiers.base import Verifier
-from .weights import parse_format
+from .weights import OWN, parse_format
 
 REGISTRIES = {"kv": KV_CODECS, "scheduler": SCHEDULERS, "verify": VERIFIERS}
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Parts by seam; ``weights`` is the name of a weight format, ``auto`` keeping the file's own.
+    """Parts by seam; ``weights`` is the name of a weight format, ``auto`` keeping the model's own.
 
     ``Stack.parse("weights=int4 scheduler=continuous:budget=256")`` leaves what is not named at its default.
     """
@@ -52,11 +52,11 @@ class Stack:
     @property
     def lossless(self) -> bool:
         """Whether the output is that of the model as its file has it."""
-        return self.weights == "auto" and self.kv.lossless and self.verify.lossless
+        return self.weights in OWN and self.kv.lossless and self.verify.lossless
 
     def check(self) -> None:
         """Raises StackError when parts do not go together, in one sentence naming both."""
-        if self.weights != "auto":
+        if self.weights not in OWN:
             try:
                 parse_format(self.weights)
             except ValueError as error:

@@ -80,16 +80,26 @@ def test_a_compressed_model_computes_with_what_was_solved(
         n: read_matrix(ckpt, s) if len(s.shape) == 2 else to_floats(ckpt.raw(s.name), "F32") for n, s in sources.items()
     }
     compressed = open_compressed(out)
-    for name, packed in load_compressed(compressed).items():
+    forms = {form: load_compressed(compressed, form) for form in ("sparse", "dense", "auto")}
+    for name, packed in forms["sparse"].items():
         mask, codes, scales = compressed.matrix(name)
         wide = np.repeat(scales.astype(np.float32), 32, axis=1)[:, : mask.shape[1]] if scales.size else np.float32(1)
         expected = made.grid.decode(codes, wide) * mask
-        np.testing.assert_array_equal(unpack(packed), expected)
+        assert packed.format.sparse == (made.pattern.ratio > 0)
+        assert not forms["dense"][name].format.sparse
+        for form in forms.values():
+            np.testing.assert_array_equal(unpack(form[name]), expected)
         error = ((expected - tensors[name]) ** 2).sum() / (tensors[name] ** 2).sum()
         assert error < (1e-4 if str(made.pattern) == "dense" else 0.9)
         tensors[name] = expected
     pruned = LLM(out, num_threads=2)
     prompt = list(range(20, 40))
+    whole = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+    ids = [
+        LLM(out, weights=form, num_threads=2).generate([prompt], whole)[0].outputs[0].token_ids
+        for form in ("sparse", "dense")
+    ]
+    assert ids[0] == ids[1]
     answer = pruned.generate([prompt], SamplingParams(temperature=0, max_tokens=1, logprobs=5))[0].outputs[0]
     logits = ref.forward(spec, tensors, prompt, dtype=np.float64)[-1]
     logprobs = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
@@ -266,3 +276,25 @@ def test_bad_flags_are_named_before_a_model_is_loaded(flags: list[str], problem:
     done = CliRunner().invoke(app, ["compress", "no-such-model", *flags])
     assert isinstance(done.exception, ValueError)
     assert problem in str(done.exception)
+
+
+def test_how_a_compressed_model_is_read_is_asked_in_its_own_words(llm: LLM, tiny_path: Path, tmp_path: Path) -> None:
+    Compression(llm, "tiny", tmp_path / "a", recipe(), MEMORY).run()
+    with pytest.raises(ValueError, match="may be auto, sparse, dense, not 'int4'"):
+        LLM(tmp_path / "a", weights="int4")
+    with pytest.raises(ValueError, match="a way to read a compressed model"):
+        LLM(tiny_path, weights="sparse", cache=False)
+
+
+def test_packed_weights_of_a_compressed_model_are_kept(llm: LLM, tmp_path: Path) -> None:
+    Compression(llm, "tiny", tmp_path / "a", recipe(), MEMORY).run()
+    model = open_compressed(tmp_path / "a")
+    first = load_compressed(model, "sparse")
+    (kept,) = (tmp_path / "cache" / "packed").glob("a-*.packed")
+    state = kept.stat()
+    again = load_compressed(model, "sparse")
+    assert kept.stat().st_mtime_ns == state.st_mtime_ns
+    assert all((first[name].data == again[name].data).all() for name in first)
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert all((first[n].data == m.data).all() for n, m in load_compressed(model, "sparse").items())
+    assert kept.stat().st_size == state.st_size

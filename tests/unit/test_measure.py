@@ -179,3 +179,29 @@ def test_model_directory_is_hashed_in_order(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"2")
     (tmp_path / "a").write_bytes(b"1")
     assert provenance.describe_model(tmp_path)["sha256"] == hashlib.sha256(b"12").hexdigest()
+
+
+def test_kernels_are_timed_dense_and_sparse_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    from narrows import _native
+    from narrows.measure import kernel
+
+    calls: list[tuple[bool, int]] = []
+
+    def timed(matrices: list, rows: int, threads: int, repeats: int) -> list[float]:
+        calls.append((matrices[0].format.sparse, rows))
+        return [1.0 if matrices[0].format.sparse else 2.0] * repeats
+
+    monkeypatch.setattr(_native, "time_products", timed)
+    monkeypatch.setattr(kernel, "SHAPE", (64, 128))
+    rows = list(kernel.kernels(kernel.formats("int8:g64"), kept=0.5, batches=[1, 8], threads=1, num_bytes=1, repeats=2))
+    assert calls == [(False, 1), (True, 1)] * 3 + [(False, 8), (True, 8)] * 3
+    assert [(r["format"], r["batch"], r["dense_ratio"]["median"]) for r in rows] == [
+        ("int8:g64", 1, 1),
+        ("int8:g64:sparse", 1, 2),
+        ("int8:g64", 8, 1),
+        ("int8:g64:sparse", 8, 2),
+    ]
+    assert rows[0]["bytes_per_weight"] == pytest.approx(1 + 2 / 64)
+    assert rows[0]["bytes_per_second"] == pytest.approx(64 * 128 * (1 + 2 / 64) / 2)
+    with pytest.raises(ValueError, match="has no sparse form"):
+        kernel.formats("int8,int4:min")

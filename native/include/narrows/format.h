@@ -27,6 +27,14 @@
 //                      two_level w = (d*s) * q + (dm*m)      (minimum)   or (d*s) * (q - offset)
 //   Rows are rounded up to a multiple of 16; padding rows hold zero scales.
 //
+//   sparse int formats (symmetric, flat, groups of 32 or 64): blocks and headers as above, but a unit is
+//     mask     [8] u64                            bit 4n + i of word j: row n, column 4j + i is kept
+//     planes   the kept codes XOR offset, each plane 8 / width runs in the slots of its bytes: slot s holds, without gaps, the
+//              codes of quads s * width .. (s + 1) * width - 1. A plane is as long as its longest run; the rest are zero bits.
+//   A weight that is not kept is zero. Tiles differ in length, so a sparse matrix begins with where they start, in bytes from its own
+//   beginning: u64 [tiles + 1], the last being its end, then zero bytes up to a multiple of 64; 64 more lie behind its end.
+//   sparse bf16: for every 32 columns, masks [32] u16, bit n for row n, then the kept values, column by column.
+//
 //   float formats (bits = 0): tile = [K][16] elements of f32, f16 or bf16, then zero bytes up to a multiple of 64; K is not padded.
 #pragma once
 #include <cstddef>
@@ -49,8 +57,10 @@ struct Format {
   bool minimum = false;    // w = s*q + m instead of s*(q - offset)
   bool two_level = false;  // i8 scales under an f16 super scale per 256 columns
   Float type = Float::none;
+  bool sparse = false;  // only kept weights are stored, under a mask of one bit a weight
 
   NARROWS_INLINE bool valid() const {
+    if (sparse && (type == Float::none ? minimum || two_level || group == 16 : type != Float::bf16)) return false;
     if (type != Float::none) return bits == 0 && group == 0 && !minimum && !two_level;
     bool known = bits == 2 || bits == 3 || bits == 4 || bits == 5 || bits == 6 || bits == 8;
     return known && (group == 16 || group == 32 || (group == 64 && !two_level));
@@ -83,12 +93,13 @@ struct Layout {
     block_bytes = header + block_units * unit_bytes;
     tile_bytes = size_t((num_units + block_units - 1) / block_units) * header + num_units * unit_bytes;
   }
-  // Start of the block of a unit, and of the unit itself, in bytes from the start of the tile.
+  // Start of the block of a unit, and of the unit itself, in bytes from the start of a dense tile.
   NARROWS_INLINE size_t block(int unit) const { return size_t(unit / block_units) * block_bytes; }
   NARROWS_INLINE size_t unit(int unit) const { return block(unit) + header + size_t(unit % block_units) * unit_bytes; }
 };
 
 NARROWS_INLINE int num_tiles(int rows) { return (rows + kLanes - 1) / kLanes; }
+// Of a dense matrix.
 NARROWS_INLINE size_t packed_bytes(const Format& f, int rows, int cols) {
   return size_t(num_tiles(rows)) * Layout(f, cols).tile_bytes;
 }
@@ -99,7 +110,15 @@ struct Matrix {
   int rows = 0, cols = 0;
   const uint8_t* data = nullptr;
   NARROWS_INLINE explicit operator bool() const { return data != nullptr; }
-  NARROWS_INLINE size_t bytes() const { return packed_bytes(format, rows, cols); }
+  NARROWS_INLINE const uint8_t* tile(const Layout& at, int t) const {  // t may be one past the last
+    return data + (format.sparse ? offset(t) : size_t(t) * at.tile_bytes);
+  }
+  NARROWS_INLINE size_t bytes() const { return format.sparse ? offset(num_tiles(rows)) : packed_bytes(format, rows, cols); }
+  NARROWS_INLINE uint64_t offset(int t) const {
+    uint64_t at;
+    __builtin_memcpy(&at, data + 8 * size_t(t), 8);
+    return at;
+  }
 };
 
 }  // namespace narrows

@@ -19,6 +19,17 @@ void pack_gguf(int type, const uint8_t* src, int rows, int cols, uint8_t* dst, i
 // error over a small grid around the absolute-maximum scale; float formats round to nearest even.
 void pack_float(const Format& format, const float* w, int rows, int cols, uint8_t* dst, int num_threads);
 
+// Weights of which only those under a mask are kept; [rows, cols] each, row by row.
+struct Kept {
+  int rows, cols;
+  const uint8_t* codes;    // a byte each; bfloat16 when the format is
+  const uint8_t* mask;     // not zero: kept
+  const uint16_t* scales;  // f16 [rows, groups]; null for bfloat16
+};
+// Bytes of the packed matrix in a sparse format, and the packing itself.
+size_t sparse_bytes(const Format& format, const Kept& w, int num_threads);
+void pack_sparse(const Format& format, const Kept& w, uint8_t* dst, int num_threads);
+
 // Decodes row n of a packed matrix to out [cols]: the embedding lookup, and a check of the packer.
 void unpack_row(const Matrix& m, int row, float* out);
 

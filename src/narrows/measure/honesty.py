@@ -10,6 +10,7 @@ from typing import Any
 from narrows.checkpoints.compressed import is_compressed
 from narrows.measure.provenance import describe_model
 from narrows.stack import Stack
+from narrows.weights import OWN
 
 SHOWN = 4  # figures beside a speed
 
@@ -58,5 +59,6 @@ def line(metrics: list[dict[str, Any]]) -> str:
 
 
 def _lossy_parts(stack: Stack) -> str:
-    """The stack without its scheduler, which changes no output."""
-    return str(replace(stack, scheduler=Stack().scheduler))
+    """The stack without what changes no output: its scheduler, and how a compressed model's own weights are read."""
+    own = {"weights": "auto"} if stack.weights in OWN else {}
+    return str(replace(stack, scheduler=Stack().scheduler, **own))

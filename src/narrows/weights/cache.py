@@ -36,8 +36,11 @@ def packed_dir() -> Path:
     return cache_dir() / "packed"
 
 
-def read(path: Path, key: bytes, num_bytes: int, num_threads: int) -> U8 | None:
-    """The payload [num_bytes] in memory on huge pages, or None when the file is missing, stale or damaged."""
+def read(path: Path, key: bytes, num_bytes: int | None, num_threads: int) -> U8 | None:
+    """The payload in memory on huge pages, or None when the file is missing, stale or damaged.
+
+    It must be of `num_bytes` bytes, unless its size is not known beforehand (None).
+    """
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError:
@@ -51,9 +54,12 @@ def read(path: Path, key: bytes, num_bytes: int, num_threads: int) -> U8 | None:
         os.close(fd)
 
 
-def _read(fd: int, key: bytes, num_bytes: int, num_threads: int) -> U8:
-    table_bytes, start = _layout(num_bytes)
+def _read(fd: int, key: bytes, wanted: int | None, num_threads: int) -> U8:
     header = os.pread(fd, HEADER.size, 0)
+    num_bytes = wanted or (HEADER.unpack(header)[2] if len(header) == HEADER.size else 0)
+    if num_bytes > os.fstat(fd).st_size:
+        raise ValueError("is truncated")
+    table_bytes, start = _layout(num_bytes)
     table = os.pread(fd, table_bytes, HEADER.size)
     if header != HEADER.pack(MAGIC, key, num_bytes, CHUNK, xxhash.xxh3_64_digest(table)):
         raise ValueError("is of another version of the model or of Narrows, or damaged")

@@ -1,9 +1,18 @@
-"""A compressed model's matrices, packed; they are kept on disk for the next start as those of other models are."""
+"""A compressed model's matrices, packed; they are kept on disk for the next start as those of other models are.
+
+A matrix of kept weights stays sparse where that reads fewer bytes and is not slower; the choice is measured for each
+shape, on all matrices of that shape, when they are first packed. Both compute the same, bit for bit.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import re
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from statistics import median
 
 import numpy as np
 import xxhash
@@ -11,46 +20,133 @@ import xxhash
 from .. import _native
 from ..checkpoints.compressed import Compressed
 from . import cache as disk
-from .format import U8, Format, Packed
+from .format import OWN, U8, Format, Packed, WeightError
 from .load import ALIGNMENT, PACK_VERSION
 from .unpack import LANES, PLANES, UNIT
 
+log = logging.getLogger(__name__)
+
 CHUNK_ROWS = 1024  # packed at a time
+ENOUGH_BYTES = 256 << 20  # of one shape are timed: more than a cache holds
+PASSES = 3
 
 
-def load_compressed(model: Compressed, *, cache: bool = True, num_threads: int = 1) -> dict[str, Packed]:
-    """Its matrices by canonical name. Raises CheckpointError when the folder does not hold what it says."""
-    fmt = Format(type="bf16") if model.bits == 16 else Format(model.bits, model.group)
-    places, end = {}, 0
-    for name, (rows, cols) in model.shapes.items():
-        size = fmt.packed_bytes(rows, cols)
-        places[name] = slice(end, end + size)
-        end += -(-size // ALIGNMENT) * ALIGNMENT
-    key = xxhash.xxh3_128_digest(f"{model.identity()} {PACK_VERSION} {fmt} {model.shapes}".encode())
+def load_compressed(
+    model: Compressed, form: str = "auto", *, cache: bool = True, num_threads: int = 1
+) -> dict[str, Packed]:
+    """Its matrices by canonical name; `form` is "sparse", "dense" or "auto", which takes the faster for each shape.
+
+    Raises CheckpointError when the folder does not hold what it says, WeightError for another form.
+    """
+    if form not in OWN:
+        raise WeightError(f"{model.path} has weights of its own: weights may be {', '.join(OWN)}, not {form[:40]!r}")
+    how = f"{form} {_native.isa()} {num_threads}" if form == "auto" else form
+    key = xxhash.xxh3_128_digest(f"{model.identity()} {PACK_VERSION} {how} {model.shapes}".encode())
     place = xxhash.xxh3_64_hexdigest(os.fsencode(model.path.resolve()))
     stem = re.sub(r"[^\w.+-]+", "-", model.path.name[:80])
     path = disk.packed_dir() / f"{stem}-{place}.packed"
-    buffer = disk.read(path, key, end, num_threads) if cache else None
+    buffer = disk.read(path, key, None, num_threads) if cache else None
     if buffer is None:
-        buffer = _native.alloc_huge(end)
-        for name in model.shapes:
-            _pack(model, name, fmt, buffer[places[name]], num_threads)
+        buffer = _join(_pack(model, form, num_threads))
         if cache:
             disk.write(path, key, buffer)
-    return {name: Packed(fmt, *model.shapes[name], buffer[place]) for name, place in places.items()}
+    return _split(buffer)
 
 
-def _pack(model: Compressed, name: str, fmt: Format, out: U8, num_threads: int) -> None:
-    _, codes, scales = model.matrix(name)
+def _pack(model: Compressed, form: str, num_threads: int) -> dict[str, Packed]:
+    packed: dict[str, Packed] = {}
+    for shape in dict.fromkeys(model.shapes.values()):
+        names = [name for name, s in model.shapes.items() if s == shape]
+        pairs = {name: _both(model, name, num_threads) for name in names}
+        why = _why_dense(list(pairs.values()), num_threads) if form == "auto" else ""
+        if why:
+            log.warning("%s: matrices of %d x %d stay dense: %s", model.path.name, *shape, why)
+        for name, (sparse, plain) in pairs.items():
+            packed[name] = plain if why or form == "dense" or sparse is None else sparse
+    return {name: packed[name] for name in model.shapes}
+
+
+def _both(model: Compressed, name: str, num_threads: int) -> tuple[Packed | None, Packed]:
+    """A matrix as sparse, unless all of its weights are kept, and as dense."""
+    mask, codes, scales = model.matrix(name)
+    rows, cols = codes.shape
+    fmt = Format(type="bf16") if model.bits == 16 else Format(model.bits, model.group)
+    plain = Packed(fmt, rows, cols, _native.alloc_huge(fmt.packed_bytes(rows, cols)))
     if fmt.type:
-        _native.pack_float(fmt, (codes.astype(np.uint32) << 16).view(np.float32), out, num_threads)
-        return
-    tile_bytes = len(out) // -(-len(codes) // LANES)
-    for first in range(0, len(codes), CHUNK_ROWS):
-        rows = slice(first, first + CHUNK_ROWS)
-        packed = pack_codes(codes[rows], scales[rows], fmt)
-        start = first // LANES * tile_bytes
-        out[start : start + packed.size] = packed.reshape(-1)
+        _native.pack_float(fmt, (codes.astype(np.uint32) << 16).view(np.float32), plain.data, num_threads)
+    else:
+        tile_bytes = len(plain.data) // -(-rows // LANES)
+        for first in range(0, rows, CHUNK_ROWS):
+            some = slice(first, first + CHUNK_ROWS)
+            chunk = pack_codes(codes[some], scales[some], fmt)
+            start = first // LANES * tile_bytes
+            plain.data[start : start + chunk.size] = chunk.reshape(-1)
+    if mask.all() or name == "embed":  # rows of embeddings are looked up
+        return None, plain
+    return pack_kept(codes, mask, scales, replace(fmt, sparse=True), num_threads), plain
+
+
+def _why_dense(pairs: list[tuple[Packed | None, Packed]], num_threads: int) -> str:
+    """Why matrices of one shape had better not be sparse; empty when they had."""
+    sparse: list[Packed] = []
+    plain: list[Packed] = []
+    total = 0
+    for some, all_of_it in pairs:
+        if some is not None and total < ENOUGH_BYTES:
+            sparse.append(some)
+            plain.append(all_of_it)
+            total += all_of_it.data.size
+    if not sparse:
+        return ""
+    ratio = sum(p.data.size for p in sparse) / total
+    if ratio >= 1:
+        return f"they would take {ratio:.2f} times the bytes"
+    seconds: dict[str, list[float]] = {"sparse": [], "dense": []}
+    for _ in range(PASSES):
+        seconds["sparse"] += _native.time_products(sparse, 1, num_threads, 1)
+        seconds["dense"] += _native.time_products(plain, 1, num_threads, 1)
+    times = median(seconds["sparse"]) / median(seconds["dense"])
+    return f"they would take {times:.2f} times as long" if times > 1 else ""
+
+
+def pack_kept(codes: np.ndarray, mask: np.ndarray, scales: np.ndarray, fmt: Format, num_threads: int = 1) -> Packed:
+    """Codes [rows, cols], the mask of those kept, and float16 scales [rows, groups] in a sparse format."""
+    data = _native.pack_sparse(fmt, codes, mask, np.ascontiguousarray(scales).view(np.uint16), num_threads)
+    aligned = _native.alloc_huge(len(data))
+    aligned[:] = data
+    rows, cols = codes.shape
+    return Packed(fmt, rows, cols, aligned)
+
+
+def _join(matrices: Mapping[str, Packed]) -> U8:
+    """Where they are, as JSON after its length, and the matrices."""
+    places, end = {}, 0
+    for name, m in matrices.items():
+        places[name] = (asdict(m.format), m.rows, m.cols, end, m.data.size)
+        end += _round(m.data.size)
+    text = json.dumps(places).encode()
+    start = _round(8 + len(text))
+    buffer = _native.alloc_huge(start + end)
+    buffer[:8] = np.array([len(text)], "<u8").view(np.uint8)
+    buffer[8 : 8 + len(text)] = np.frombuffer(text, np.uint8)
+    for name, m in matrices.items():
+        at = start + places[name][3]
+        buffer[at : at + m.data.size] = m.data
+    return buffer
+
+
+def _split(buffer: U8) -> dict[str, Packed]:
+    length = int(buffer[:8].view("<u8")[0])
+    places = json.loads(buffer[8 : 8 + length].tobytes())
+    start = _round(8 + length)
+    return {
+        name: Packed(Format(**fmt), rows, cols, buffer[start + at : start + at + size])
+        for name, (fmt, rows, cols, at, size) in places.items()
+    }
+
+
+def _round(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def pack_codes(codes: U8, scales: np.ndarray, fmt: Format) -> U8:

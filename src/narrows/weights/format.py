@@ -26,16 +26,16 @@ class Format:
     minimum: bool = False
     two_level: bool = False  # int8 scales under a float16 super scale per 256 columns; only GGUF files bring these
     type: str = ""  # "f32" | "f16" | "bf16"; "" for an integer format
+    sparse: bool = False  # only kept weights are stored; symmetric integer formats and bf16, and not for embeddings
 
     def packed_bytes(self, rows: int, cols: int) -> int:
-        """Bytes of a packed matrix [rows, cols] in this format."""
+        """Bytes of a packed matrix [rows, cols] in this format, unless it is sparse."""
         return _native.packed_bytes(self, rows, cols)
 
     def __str__(self) -> str:
-        """The name that `parse_format` reads (":super" marks two levels, which it refuses)."""
-        if self.type:
-            return self.type
-        return f"int{self.bits}:g{self.group}" + ":min" * self.minimum + ":super" * self.two_level
+        """The name that `parse_format` reads, but for ":super" (two levels) and ":sparse", which it refuses."""
+        name = self.type or f"int{self.bits}:g{self.group}"
+        return name + ":min" * self.minimum + ":super" * self.two_level + ":sparse" * self.sparse
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +53,7 @@ FORMATS: dict[str, Format] = {
     **{f"int{bits}": Format(bits, 32) for bits in (8, 6, 5, 4, 3, 2)},
 }
 GROUPS = (16, 32, 64)
+OWN = ("auto", "sparse", "dense")  # the model's own weights; the last two choose how those of a compressed one are read
 
 
 def parse_format(text: str) -> Format:
@@ -64,6 +65,8 @@ def parse_format(text: str) -> Format:
     if name not in FORMATS:
         near = get_close_matches(name, FORMATS, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
+        if name in OWN[1:]:
+            raise WeightError(f"weights={name} is a way to read a compressed model; use auto, or {', '.join(FORMATS)}")
         raise WeightError(f"unknown weight format {name[:40]!r}{hint}; formats are auto, {', '.join(FORMATS)}")
     base = FORMATS[name]
     known = {"min": "min"} | {f"g{g}": "group" for g in GROUPS} if base.bits else {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from ..types import F32
@@ -15,6 +17,11 @@ def unpack(packed: Packed) -> F32:
     """The matrix as float32 [rows, cols]."""
     f = packed.format
     tiles = -(-packed.rows // LANES)
+    if f.sparse:
+        starts = packed.data[: 8 * (tiles + 1)].view("<u8").astype(int)
+        read = _kept_floats if f.type else _kept_integers
+        out = np.stack([read(f, packed.data[a:b], packed.cols) for a, b in pairwise(starts)])
+        return np.ascontiguousarray(out.reshape(tiles * LANES, -1)[: packed.rows, : packed.cols])
     data = packed.data.reshape(tiles, -1)
     out = _floats(f, data, packed.cols) if f.type else _integers(f, data, packed.cols)
     return np.ascontiguousarray(out.reshape(tiles * LANES, -1)[: packed.rows, : packed.cols])
@@ -77,3 +84,46 @@ def _codes(bits: int, units: U8) -> U8:
         start += width * 64
         shift += width
     return q.reshape(-1, 8, LANES, 4).swapaxes(1, 2).reshape(-1, LANES, UNIT)
+
+
+def _kept_floats(_: Format, tile: U8, cols: int) -> F32:
+    """[16, cols] of one tile: masks of 32 columns, then their kept values."""
+    w, at = np.zeros((cols, LANES), np.float32), 0
+    for first in range(0, cols, UNIT):
+        bits = np.unpackbits(tile[at : at + 2 * UNIT].reshape(UNIT, 2), axis=1, bitorder="little").astype(bool)
+        at += 2 * UNIT
+        kept = bits[: cols - first]
+        end = at + 2 * int(kept.sum())
+        w[first : first + UNIT][kept] = (tile[at:end].copy().view("<u2").astype(np.uint32) << 16).view(np.float32)
+        at = end
+    assert at == len(tile)
+    return w.T
+
+
+def _kept_integers(f: Format, tile: U8, cols: int) -> F32:
+    """[16, cols] of one tile: blocks of a header of scales and units of masks and planes of kept codes."""
+    w, at, scales = np.zeros((LANES, -(-cols // UNIT) * UNIT), np.float32), 0, np.zeros((0, LANES), np.float32)
+    offset = 1 << (f.bits - 1)
+    for first in range(0, cols, UNIT):
+        if first % (2 * f.group) == 0:
+            scales = tile[at : at + 4 * LANES].copy().view("<f2").astype(np.float32).reshape(2, LANES)
+            at += 64
+        kept = np.unpackbits(tile[at : at + 64].reshape(8, 8), axis=1, bitorder="little").astype(bool)  # [quad, 64]
+        at += 64
+        q, shift = np.full((8, 64), offset, np.uint8), 0
+        q[kept] = 0
+        for width in PLANES[f.bits]:
+            longest = 0
+            for slot in range(8 // width):
+                here = np.zeros((8, 64), bool)
+                here[slot * width : (slot + 1) * width] = kept[slot * width : (slot + 1) * width]
+                n = int(here.sum())
+                q[here] |= (tile[at : at + n] >> (slot * width) & ((1 << width) - 1)) << shift
+                longest = max(longest, n)
+            at += longest
+            shift += width
+        q[kept] ^= offset
+        codes = q.reshape(8, LANES, 4).swapaxes(0, 1).reshape(LANES, UNIT).astype(np.float32) - offset
+        w[:, first : first + UNIT] = codes * scales[first % (2 * f.group) // f.group][:, None]
+    assert at == len(tile)
+    return w
