@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
-from .types import TARGET, ForwardBatch, Request
+from .types import TARGET, Cursor, ForwardBatch, Request
 
 
 def build(items: Sequence[tuple[Request, int]]) -> ForwardBatch:
@@ -16,18 +17,30 @@ def build(items: Sequence[tuple[Request, int]]) -> ForwardBatch:
     Logits are asked for where something follows from them: the rows of a draft and of the last token of a request that
     catches up; every row of a prompt whose log-probabilities are wanted.
     """
-    counts = np.fromiter((n for _, n in items), np.int32, len(items))
-    cu_seqlens = np.zeros(len(items) + 1, np.int32)
+    return assemble([Span(r.cursors[TARGET], _next(r, n), num_logits(r, n)) for r, n in items])
+
+
+class Span(NamedTuple):
+    """What one request reads in a step: tokens that follow its cursor, and how many of the last of them give logits."""
+
+    cursor: Cursor
+    tokens: Sequence[int]
+    num_logits: int
+
+
+def assemble(spans: Sequence[Span]) -> ForwardBatch:
+    """One forward over the spans of any model's cursors."""
+    counts = np.fromiter((len(span.tokens) for span in spans), np.int32, len(spans))
+    cu_seqlens = np.zeros(len(spans) + 1, np.int32)
     np.cumsum(counts, out=cu_seqlens[1:])
-    starts = np.fromiter((r.cursors[TARGET].num_read for r, _ in items), np.int32, len(items))
-    tokens = np.fromiter(chain.from_iterable(_next(r, n) for r, n in items), np.int32, cu_seqlens[-1])
+    starts = np.fromiter((span.cursor.num_read for span in spans), np.int32, len(spans))
+    tokens = np.fromiter(chain.from_iterable(span.tokens for span in spans), np.int32, cu_seqlens[-1])
     positions = np.arange(cu_seqlens[-1], dtype=np.int32) + np.repeat(starts - cu_seqlens[:-1], counts)
-    held = [r.cursors[TARGET].pages for r, _ in items]
-    page_table = np.zeros((len(items), max(map(len, held))), np.int32)
+    held = [span.cursor.pages for span in spans]
+    page_table = np.zeros((len(spans), max(map(len, held))), np.int32)
     for row, pages in zip(page_table, held, strict=True):
         row[: len(pages)] = pages
-    ends = cu_seqlens[1:]
-    wanted = [np.arange(end - num_logits(r, n), end, dtype=np.int32) for end, (r, n) in zip(ends, items, strict=True)]
+    wanted = [np.arange(e - s.num_logits, e, dtype=np.int32) for e, s in zip(cu_seqlens[1:], spans, strict=True)]
     return ForwardBatch(tokens, positions, cu_seqlens, starts + counts, page_table, np.concatenate(wanted))
 
 

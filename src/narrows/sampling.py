@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from . import _native
-from .types import F32, TokenLogprobs
+from .types import F32, F64, TokenLogprobs
 
 GREEDY_BELOW = 1e-5  # a temperature that leaves nothing to chance
 _SEED_LOW, _SEED_HIGH = -(1 << 63), (1 << 64) - 1
@@ -222,13 +222,14 @@ class CounterRng:
     seed: int
     position: int  # of offset 0
 
-    def uniform(self, offset: int) -> float:
-        key = _mix((self.seed & _MASK) + 0x9E3779B97F4A7C15 & _MASK)
+    def uniform(self, offset: int, stream: int = 0) -> float:
+        """In [0, 1). Streams are independent: 0 chooses tokens, the others serve speculation."""
+        key = _mix((self.seed & _MASK) + (2 * stream + 1) * 0x9E3779B97F4A7C15 & _MASK)
         return (_mix((key + (self.position + offset) * 0x9E3779B97F4A7C15) & _MASK) >> 11) * 2.0**-53
 
 
 class _Rng(Protocol):
-    def uniform(self, offset: int) -> float: ...
+    def uniform(self, offset: int, stream: int = 0) -> float: ...
 
 
 def choose(logits: F32, params: SamplingParams, rng: _Rng, offset: int) -> int:
@@ -237,6 +238,30 @@ def choose(logits: F32, params: SamplingParams, rng: _Rng, offset: int) -> int:
         return int(_native.argmax(logits)[0])
     p = params
     return _native.sample(logits[0], p.temperature, max(p.top_k, 0), p.top_p, p.min_p, rng.uniform(offset))
+
+
+def distribution(logits: F32, params: SamplingParams) -> F64:
+    """What `choose` draws from, for one row of adjusted logits [V]: probabilities [V]."""
+    out = np.zeros(len(logits))
+    if params.greedy or params.top_k == 1 or not np.isfinite(logits.max()):
+        out[_native.argmax(logits[None])[0]] = 1
+        return out
+    weights = np.exp((logits.astype(np.float64) - logits.max()) / params.temperature)
+    if params.top_k > 0 or params.top_p < 1:
+        order = np.argsort(-logits, kind="stable")
+        sums = np.cumsum(weights[order])
+        count = min(params.top_k, len(order)) if params.top_k > 0 else len(order)
+        if params.top_p < 1:
+            count = min(count, int(np.searchsorted(sums, params.top_p * sums[count - 1])) + 1)
+        weights[order[count:]] = 0
+    weights[weights < params.min_p] = 0  # the likeliest weighs 1
+    return weights / weights.sum()
+
+
+def draw(probs: F64, uniform: float) -> int:
+    """The token at `uniform` of the cumulated probabilities [V], which need not sum to one."""
+    sums = np.cumsum(probs)
+    return int(np.searchsorted(sums, min(uniform * sums[-1], np.nextafter(sums[-1], 0)), side="right"))
 
 
 def adjusts(params: SamplingParams, num_output: int) -> bool:

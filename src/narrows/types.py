@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 I32 = npt.NDArray[np.int32]
 F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
 
 TARGET = "target"  # the model every request has a cursor for
 
@@ -75,6 +76,7 @@ class Cursor:
 
     num_read: int = 0  # tokens of the request whose KV is in `pages`
     pages: list[int] = field(default_factory=list)
+    num_full: int = 0  # leading pages that are full of committed tokens, and so can be shared
 
 
 class Status(Enum):
@@ -113,7 +115,20 @@ class Draft:
 
     tokens: I32  # [k]
     parents: I32 | None = None  # [k], index of each token's parent in the draft, -1 = the last committed token
-    probs: F32 | None = None  # [k, V]
+    probs: F64 | None = None  # [k, V], what each token was drawn from
+    logprobs: F32 | None = None  # [k], how sure the drafter was of each token
+
+    def first(self, k: int) -> Draft | None:
+        """Its first k tokens; None when that is none. For a drawn draft k must not depend on what was drawn."""
+        if k <= 0:
+            return None
+        parents, probs, logprobs = self.parents, self.probs, self.logprobs
+        return Draft(
+            self.tokens[:k],
+            None if parents is None else parents[:k],
+            None if probs is None else probs[:k],
+            None if logprobs is None else logprobs[:k],
+        )
 
 
 @dataclass(frozen=True, slots=True)

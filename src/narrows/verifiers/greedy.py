@@ -18,6 +18,7 @@ class Greedy:
     """
 
     lossless: ClassVar[bool] = True
+    wants_probs: ClassVar[bool] = False
 
     def verify(self, logits: F32, draft: Draft | None, params: SamplingParams, rng: Rng) -> Verdict:
         tokens: list[int] = []

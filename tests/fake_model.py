@@ -15,6 +15,7 @@ from narrows.sampling import SamplingParams
 from narrows.schedulers.base import Scheduler
 from narrows.schedulers.continuous import Continuous
 from narrows.types import F32, ForwardBatch, ForwardOutput, Request
+from narrows.verifiers.base import Verifier
 from narrows.verifiers.greedy import Greedy
 
 VOCAB = 97
@@ -64,12 +65,15 @@ def make_engine(
     page_size: int = 8,
     max_model_len: int | None = None,
     scheduler: Scheduler | None = None,
+    verifier: Verifier | None = None,
     **options: Any,
 ) -> Engine:
     model = FakeModel(num_pages, page_size)
     pool = KvPool(num_pages, page_size, identity="fake", codec="bf16")
     limit = num_pages * page_size if max_model_len is None else max_model_len
-    return Engine(model, pool, scheduler or Continuous(), Greedy(), vocab_size=VOCAB, max_model_len=limit, **options)
+    return Engine(
+        model, pool, scheduler or Continuous(), verifier or Greedy(), vocab_size=VOCAB, max_model_len=limit, **options
+    )
 
 
 def drain(engine: Engine, max_steps: int = 10_000) -> list[StepResult]:
