@@ -36,13 +36,18 @@ class MeasuredCosts:
     overall: Acceptance = field(default_factory=Acceptance)  # what a new request starts from
 
     def verify(self, num_rows: int) -> float:
-        """On a straight line between measured numbers; beyond them as at the nearest: what is not known is tried."""
+        """On a straight line between measured numbers. Beyond them the best that can be: what is not known is tried.
+
+        That is, more rows for nothing, and fewer in proportion.
+        """
         known = sorted(self.seconds)
         if not known:
             return 1.0
         i = bisect_left(known, num_rows)
-        if i == 0 or i == len(known):
-            return self.seconds[known[max(0, i - 1)]]
+        if i == len(known):
+            return self.seconds[known[-1]]
+        if i == 0:
+            return self.seconds[known[0]] * num_rows / known[0]
         low, high = known[i - 1], known[i]
         share = (num_rows - low) / (high - low)
         return self.seconds[low] + share * (self.seconds[high] - self.seconds[low])
@@ -58,6 +63,7 @@ class MeasuredCosts:
 
     def verified(self, num_rows: int, seconds: float) -> None:
         """A target forward in which no prompt was read took so long. What is not measured again is forgotten."""
+        seconds = max(seconds, 1e-9)
         self.seconds[num_rows] = _mean(self.seconds.get(num_rows, seconds), seconds)
         self.recent.add(num_rows)
         self.num_verified += 1

@@ -41,7 +41,7 @@ class Speculation:
         """
         drafts: list[Draft | None] = [None] * len(requests)
         able = [i for i, room in enumerate(rooms) if room > 0]
-        paces = self.pacer.pace([requests[i] for i in able], [rooms[i] for i in able], self.costs)
+        paces = self.pacer.pace([requests[i] for i in able], [rooms[i] for i in able], self.costs) if able else []
         reasons = dict.fromkeys(range(len(requests)), "no room for more tokens")
         reasons |= {i: pace.reason for i, pace in zip(able, paces, strict=True)}
         asks = {i: Ask(requests[i], pace.num_tokens) for i, pace in zip(able, paces, strict=True) if pace.num_tokens}
