@@ -58,5 +58,7 @@ def line(metrics: list[dict[str, Any]]) -> str:
 
 
 def _lossy_parts(stack: Stack) -> str:
-    """The stack without its scheduler, which changes no output."""
-    return str(replace(stack, scheduler=Stack().scheduler))
+    """The stack without what changes no output: its scheduler, and drafts that are verified without loss."""
+    draft = None if stack.verify.lossless else stack.draft
+    verify = Stack().verify if stack.verify.lossless else stack.verify
+    return str(replace(stack, scheduler=Stack().scheduler, draft=draft, verify=verify, pace=Stack().pace))
