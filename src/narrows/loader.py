@@ -54,7 +54,13 @@ class NativeModel:
         native, began = self._native, time.perf_counter()
         weight_bytes, kv_bytes = native.weight_bytes, native.kv_bytes
         logits = native.forward(
-            batch.tokens, batch.positions, batch.cu_seqlens, batch.context_lens, batch.page_table, batch.logit_rows
+            batch.tokens,
+            batch.positions,
+            batch.cu_seqlens,
+            batch.context_lens,
+            batch.page_table,
+            batch.logit_rows,
+            batch.parents,
         )
         seconds = time.perf_counter() - began
         return ForwardOutput(logits, native.weight_bytes - weight_bytes, native.kv_bytes - kv_bytes, seconds)

@@ -148,7 +148,8 @@ class ForwardBatch:
     """One native call. Request b owns rows ``cu_seqlens[b]:cu_seqlens[b+1]``.
 
     KV entry i of request b is stored in page ``page_table[b, i // S]`` at offset ``i % S``. The rows of a request
-    are the last of its ``context_lens[b]`` entries; each sees those up to and including its own.
+    are the last of its ``context_lens[b]`` entries; each sees those up to and including its own, and where they form a
+    tree, of the step's entries only those on its own path.
     """
 
     tokens: I32  # [T]
@@ -157,6 +158,7 @@ class ForwardBatch:
     context_lens: I32  # [B] entries after this step
     page_table: I32  # [B, P]
     logit_rows: I32  # [R] indices into T
+    parents: I32 | None = None  # [T] the row before each on its path, -1 = the last entry before the step; None: chains
 
 
 @dataclass(frozen=True, slots=True)
