@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .types import TARGET, Cursor, ForwardBatch, Request
+from .types import TARGET, Cursor, Draft, ForwardBatch, Request
 
 
 def build(items: Sequence[tuple[Request, int]]) -> ForwardBatch:
@@ -17,7 +17,7 @@ def build(items: Sequence[tuple[Request, int]]) -> ForwardBatch:
     Logits are asked for where something follows from them: the rows of a draft and of the last token of a request that
     catches up; every row of a prompt whose log-probabilities are wanted.
     """
-    return assemble([Span(r.cursors[TARGET], _next(r, n), num_logits(r, n)) for r, n in items])
+    return assemble([Span(r.cursors[TARGET], _next(r, n), num_logits(r, n), r.draft) for r, n in items])
 
 
 class Span(NamedTuple):
@@ -26,6 +26,15 @@ class Span(NamedTuple):
     cursor: Cursor
     tokens: Sequence[int]
     num_logits: int
+    draft: Draft | None = None  # which the last of the tokens are
+
+    def parents(self, first: int) -> Sequence[int]:
+        """The row before each on its path, -1 for none; the span's rows begin at `first`."""
+        n = len(self.tokens)
+        if self.draft is None or self.draft.parents is None:
+            return [-1, *range(first, first + n - 1)]
+        own = n - len(self.draft.tokens)
+        return [-1, *range(first, first + own - 1), *(self.draft.parents + first + own).tolist()]
 
 
 def assemble(spans: Sequence[Span]) -> ForwardBatch:
@@ -36,12 +45,28 @@ def assemble(spans: Sequence[Span]) -> ForwardBatch:
     starts = np.fromiter((span.cursor.num_read for span in spans), np.int32, len(spans))
     tokens = np.fromiter(chain.from_iterable(span.tokens for span in spans), np.int32, cu_seqlens[-1])
     positions = np.arange(cu_seqlens[-1], dtype=np.int32) + np.repeat(starts - cu_seqlens[:-1], counts)
+    parents = None
+    if any(span.draft is not None and span.draft.parents is not None for span in spans):
+        rows = chain.from_iterable(span.parents(first) for span, first in zip(spans, cu_seqlens.tolist(), strict=False))
+        parents = np.fromiter(rows, np.int32, len(tokens))
+        for row, parent in enumerate(parents.tolist()):
+            if parent >= 0:
+                positions[row] = positions[parent] + 1
     held = [span.cursor.pages for span in spans]
     page_table = np.zeros((len(spans), max(map(len, held))), np.int32)
     for row, pages in zip(page_table, held, strict=True):
         row[: len(pages)] = pages
     wanted = [np.arange(e - s.num_logits, e, dtype=np.int32) for e, s in zip(cu_seqlens[1:], spans, strict=True)]
-    return ForwardBatch(tokens, positions, cu_seqlens, starts + counts, page_table, np.concatenate(wanted))
+    context_lens, logit_rows = starts + counts, np.concatenate(wanted)
+    return ForwardBatch(tokens, positions, cu_seqlens, context_lens, page_table, logit_rows, parents)
+
+
+def num_straight(path: Sequence[int]) -> int:
+    """Of the accepted tokens of a draft, by index, how many have their KV entries where they belong.
+
+    Those before the path leaves the first branch; what comes after is read again, in place.
+    """
+    return next((i for i, node in enumerate(path) if node != i), len(path))
 
 
 def num_logits(request: Request, n: int) -> int:

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from .batch import build, num_logits
+from .batch import build, num_logits, num_straight
+from .drafters.base import Tools
 from .kv.pool import KvPool, OutOfPages
 from .ledger import DraftMetrics, Ledger, RequestMetrics
 from .prompts import ContextLengthError, RequestError, check_prompt
 from .reader import Model, Reader
-from .sampling import CounterRng, SamplingParams, adjust, adjusts, fresh_seed, token_logprobs
-from .schedulers.base import Scheduler, num_drafted, prefix_limit
+from .sampling import CounterRng, SamplingParams, adjust_paths, adjusts, fresh_seed, token_logprobs
+from .schedulers.base import Scheduler, num_behind, num_drafted, prefix_limit
 from .speculation import Speculation
 from .types import F32, TARGET, ForwardOutput, Request, Status, StepPlan, TokenLogprobs, Verdict
 from .verifiers.base import Verifier
@@ -61,6 +62,8 @@ class Engine:
         self.speculation = speculation
         self.target = Reader(TARGET, model, pool)
         self.readers = [self.target, *(speculation.readers.values() if speculation else ())]
+        if speculation:
+            speculation.tools = Tools(speculation.readers, verifier.wants_probs, eos_ids)
         self.vocab_size, self.max_model_len = vocab_size, max_model_len
         self.eos_ids, self.bos_id = eos_ids, bos_id
         self.requests: dict[str, Request] = {}  # those not finished, by id
@@ -130,21 +133,11 @@ class Engine:
 
     def _draft(self, speculation: Speculation) -> None:
         """Drafts for the requests that are about to choose a token; others' need of pages goes first."""
-        ready = [r for r in self.running if len(r.tokens) - r.cursors[TARGET].num_read == 1]
-        spare = 0  # pages
-        if not self.waiting:
-            needed = (self.pool.pages_for(len(r.tokens)) - len(r.cursors[TARGET].pages) for r in self.running)
-            spare = self.pool.num_free - sum(needed)
-        rooms = []
-        for request in ready:
-            total = len(request.tokens)
-            held = self.pool.pages_for(total)
-            fit = (held + max(0, spare)) * self.pool.page_size - total
-            room = max(0, min(speculation.drafter.max_drafted, self._limit(request) - total - 1, fit))
-            spare -= self.pool.pages_for(total + room) - held
-            rooms.append(room)
+        ready = [r for r in self.running if num_behind(r) <= speculation.drafter.max_drafted]
+        needed = sum(self.pool.pages_for(len(r.tokens)) - len(r.cursors[TARGET].pages) for r in self.running)
+        spare = 0 if self.waiting else max(0, self.pool.num_free - needed)
         try:
-            drafts = speculation.propose(ready, rooms, self.ledger, self.verifier.wants_probs, self.eos_ids)
+            drafts = speculation.propose(ready, [self._limit(r) for r in ready], self.pool, spare, self.ledger.drafts)
             for request, draft in zip(ready, drafts, strict=True):
                 request.draft = draft
         except BaseException:
@@ -176,7 +169,7 @@ class Engine:
                 own = len(request.tokens) - request.cursors[TARGET].num_read
                 request.draft = request.draft.first(planned.get(id(request), 0) - own)
                 if request.draft is None:
-                    self._settle(request)
+                    self._settle(request, len(request.tokens) - 1)
         for request, n in plan.items:
             if not self.target.reserve(request, request.cursors[TARGET].num_read + n):
                 raise OutOfPages("the plan needs more pages than the KV cache has")
@@ -194,15 +187,14 @@ class Engine:
 
     def _verdict(self, request: Request, rows: F32) -> Verdict:
         params, draft = request.params, request.draft
-        drafted = draft.tokens.tolist() if draft else []
-        raw = adjusted = rows[-1 - len(drafted) :]
+        raw = adjusted = rows[-1 - num_drafted(request) :]
         if adjusts(params, len(request.tokens) - request.num_prompt):
-            known = request.tokens + drafted
-            adjusted = adjust(raw, known, request.num_prompt, params, self._end_ids(request))
+            paths = [[], *(draft.paths() if draft else ())]
+            adjusted = adjust_paths(raw, request.tokens, paths, request.num_prompt, params, self._end_ids(request))
         verdict = self.verifier.verify(adjusted, draft, params, CounterRng(request.seed, len(request.tokens)))
         if params.logprobs is not None:
-            chosen = verdict.tokens
-            verdict = replace(verdict, logprobs=token_logprobs(raw[: len(chosen)], chosen, params.logprobs))
+            chosen = raw[[0, *(node + 1 for node in verdict.path)]]
+            verdict = replace(verdict, logprobs=token_logprobs(chosen, verdict.tokens, params.logprobs))
         return verdict
 
     def _prompt(self, request: Request, n: int, rows: F32) -> list[TokenLogprobs] | None:
@@ -228,8 +220,9 @@ class Engine:
             request.cursors[TARGET].num_read += n
             if prompt:
                 request.state["prompt_logprobs"] = request.state.get("prompt_logprobs", 0) + len(prompt)
+            straight = len(request.tokens) + (num_straight(verdict.path) if verdict else 0)
             tokens, reason = self._accept(request, verdict, now) if verdict else ([], None)
-            self._settle(request)
+            self._settle(request, min(straight, len(request.tokens) - 1))
             if reason:
                 self._finish(request, reason)
             if tokens or prompt:
@@ -255,7 +248,7 @@ class Engine:
         metrics: RequestMetrics = request.state["metrics"]
         for drafts in (self.ledger.drafts, metrics.drafts):
             if drafts is not None:
-                drafts.observe(num_drafted(request), verdict.num_accepted, len(tokens))
+                drafts.observe(request.draft, len(verdict.path), len(tokens))
         request.draft = None
         metrics.num_output += len(tokens)
         metrics.first_token = now if metrics.first_token is None else metrics.first_token
@@ -276,9 +269,9 @@ class Engine:
         most = request.params.max_tokens
         return self.max_model_len if most is None else min(self.max_model_len, request.num_prompt + most)
 
-    def _settle(self, request: Request) -> None:
+    def _settle(self, request: Request, length: int) -> None:
         for reader in self.readers:
-            reader.settle(request)
+            reader.settle(request, length)
 
     def _release(self, request: Request) -> None:
         request.draft = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from .types import TARGET, ForwardOutput, StepPlan
+from .types import TARGET, Draft, ForwardOutput, StepPlan
 
 
 @dataclass(slots=True)
@@ -25,21 +25,25 @@ class DraftMetrics:
     num_steps: int = 0
     num_tokens: int = 0  # chosen in these steps
     num_drafts: int = 0
-    drafted: list[int] = field(default_factory=list)  # by position in the draft
+    num_drafted: int = 0  # tokens tested, all branches of trees
+    drafted: list[int] = field(default_factory=list)  # drafts that had a token there, by position
     accepted: list[int] = field(default_factory=list)
     seconds: float = 0  # of drafting, in the steps it was part of
     num_bytes: float = 0  # that draft models read for it
     reasons: Counter[str] = field(default_factory=Counter)  # why steps had no draft
 
-    def observe(self, num_drafted: int, num_accepted: int, num_tokens: int) -> None:
-        """A step that tested a draft, or none when `num_drafted` is 0, and of which `num_tokens` tokens were kept."""
+    def observe(self, draft: Draft | None, num_accepted: int, num_tokens: int) -> None:
+        """A step that tested a draft, or none, and of which `num_tokens` tokens were kept."""
         self.num_steps += 1
         self.num_tokens += num_tokens
-        self.num_drafts += num_drafted > 0
-        missing = num_drafted - len(self.drafted)
+        if draft is None:
+            return
+        self.num_drafts += 1
+        self.num_drafted += len(draft.tokens)
+        missing = draft.depth - len(self.drafted)
         self.drafted += [0] * missing
         self.accepted += [0] * missing
-        for i in range(num_drafted):
+        for i in range(draft.depth):
             self.drafted[i] += 1
             self.accepted[i] += i < num_accepted
 
@@ -53,7 +57,7 @@ class DraftMetrics:
         return {
             "acceptance_length": self.acceptance_length,
             "acceptance_by_position": [accepted / drafted for accepted, drafted in rates],
-            "drafted_tokens": sum(self.drafted),
+            "drafted_tokens": self.num_drafted,
             "accepted_tokens": sum(self.accepted),
             "target_forwards_per_token": self.num_steps / tokens,
             "draft_seconds": self.seconds,

@@ -49,15 +49,15 @@ class Reader:
         self.num_bytes += out.weight_bytes + out.kv_bytes
         return out.logits
 
-    def settle(self, request: Request) -> None:
+    def settle(self, request: Request, length: int) -> None:
         """After a commit: forgets drafted tokens that were not kept, and lets others share pages that became full.
 
-        What a cursor read beyond the committed tokens was a draft, and agrees with them up to the last, which is the
-        target's own choice: so one rule truncates every cursor.
+        `length` is up to where what was read agrees with the committed tokens, the last of which is always the target's
+        own choice. It is the same for every cursor, as all of them read the same draft or less of it.
         """
         cursor = self.cursor(request)
-        if cursor.num_read >= len(request.tokens):
-            cursor.num_read, cursor.pages = self.pool.truncate(cursor, len(request.tokens) - 1)
+        if cursor.num_read > length:
+            cursor.num_read, cursor.pages = self.pool.truncate(cursor, length)
             cursor.num_full = min(cursor.num_full, cursor.num_read // self.pool.page_size)
         self.pool.publish(request, cursor, cursor.num_full)
         cursor.num_full = cursor.num_read // self.pool.page_size

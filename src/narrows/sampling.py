@@ -296,6 +296,19 @@ def adjust(
     return out
 
 
+def adjust_paths(
+    logits: F32,
+    tokens: Sequence[int],
+    paths: Sequence[Sequence[int]],
+    num_prompt: int,
+    params: SamplingParams,
+    end_ids: Collection[int],
+) -> F32:
+    """The same for rows of a tree: row i follows the request's tokens and then paths[i]."""
+    rows = [adjust(logits[i : i + 1], [*tokens, *path], num_prompt, params, end_ids) for i, path in enumerate(paths)]
+    return np.concatenate(rows)
+
+
 def token_logprobs(logits: F32, tokens: Sequence[int], k: int) -> list[TokenLogprobs]:
     """Log-probability and rank of tokens [m] under raw logits [m, V], and those of the k likeliest."""
     norm = _native.log_sum_exp(logits)

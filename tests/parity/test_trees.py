@@ -12,7 +12,7 @@ import safetensors.numpy
 from tiny_models import CONFIGS, hf_arrays
 
 from narrows.checkpoints import open_checkpoint
-from narrows.loader import PAGE_SIZE, NativeModel
+from narrows.loader import NativeModel
 from narrows.models import declare
 from narrows.types import ForwardBatch
 from narrows.weights import load_weights

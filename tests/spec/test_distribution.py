@@ -34,7 +34,7 @@ from narrows.verifiers.greedy import Greedy
 from narrows.verifiers.rejection import Rejection
 from narrows.verifiers.typical import Typical
 
-VOCAB, LENGTH, COUNT = 4, 3, 2000
+VOCAB, LENGTH, COUNT = 4, 3, 1200
 TARGET_TABLE = np.log(np.array([[5, 3, 1, 1], [1, 1, 4, 4], [2, 5, 2, 1], [1, 2, 3, 4]], np.float32))
 DRAFT_TABLE = np.log(np.array([[2, 6, 1, 1], [4, 1, 1, 4], [1, 2, 6, 1], [3, 3, 2, 2]], np.float32))
 
@@ -95,9 +95,42 @@ def guess(tokens: Sequence[int], k: int) -> list[int]:
     return [int(t) for t in DRAFT_TABLE.argmax(axis=1)[np.array(tokens[-1:] * k)]]
 
 
+@dataclass(frozen=True)
+class DrawnTree:
+    """Two tokens drawn one by one from the draft model's table, and one more behind each of them."""
+
+    max_drafted: int = 4
+    models: tuple[str, ...] = ("toy",)
+
+    def propose(self, asks: Sequence[Ask], tools: Tools) -> list[Draft | None]:
+        return [self._propose(ask) for ask in asks]
+
+    def _propose(self, ask: Ask) -> Draft | None:
+        rng, settings = np.random.default_rng([ask.request.seed, len(ask.request.tokens)]), ask.request.params
+        tokens: list[int] = []
+        probs = []
+        for parent in (ask.request.tokens[-1], ask.request.tokens[-1], 0, 1):
+            probs.append(distribution(DRAFT_TABLE[parent if len(tokens) < 2 else tokens[parent]], settings))
+            tokens.append(int(rng.choice(VOCAB, p=probs[-1])))
+        whole = Draft(np.array(tokens, np.int32), np.array([-1, -1, 0, 1], np.int32), np.stack(probs))
+        return whole.first(ask.max_tokens)
+
+
+@dataclass(frozen=True)
+class CertainTree:
+    max_drafted: int = 5
+    models: tuple[str, ...] = ()
+
+    def propose(self, asks: Sequence[Ask], tools: Tools) -> list[Draft | None]:
+        whole = Draft(np.array([1, 3, 2, 0, 0], np.int32), np.array([-1, -1, 0, 1, 2], np.int32))
+        return [whole.first(ask.max_tokens) for ask in asks]
+
+
 DRAFTERS: dict[str, Any] = {
     "drawn": DraftModel("toy", k=2),
     "certain": Scripted(guess, k=2, max_drafted=2),
+    "drawn tree": DrawnTree(),
+    "certain tree": CertainTree(),
     "looped": Looped(DraftModel("toy", k=1), gate=-1.0, stages=2),
     "looped, certain and drawn": Looped(
         First((Scripted(lambda tokens, k: guess(tokens, k) if tokens[-1] == 2 else [], k=1), DraftModel("toy", k=1))),
@@ -116,7 +149,7 @@ PARAMS = {
 
 
 @pytest.mark.parametrize("params", PARAMS)
-@pytest.mark.parametrize("name", ["drawn", "certain"])
+@pytest.mark.parametrize("name", ["drawn", "certain", "drawn tree", "certain tree"])
 def test_rejection_keeps_the_distribution(name: str, params: str) -> None:
     assert p_value(DRAFTERS[name], Rejection(), **PARAMS[params]) > 0.01
 
@@ -140,7 +173,7 @@ class TakesEverything:
     def verify(self, logits: F32, draft: Draft | None, params: Any, rng: Any) -> Verdict:
         kept = [] if draft is None else draft.tokens.tolist()
         last = Rejection().verify(logits[len(kept) :], None, params, Later(rng, len(kept)))
-        return Verdict([*kept, *last.tokens], num_accepted=len(kept))
+        return Verdict([*kept, *last.tokens], list(range(len(kept))))
 
 
 @dataclass(frozen=True)
@@ -193,9 +226,10 @@ def test_rejection_takes_all_of_a_drafter_that_is_right() -> None:
     assert sum(runs.ledger.drafts.accepted) == sum(runs.ledger.drafts.drafted) == 200
 
 
+@pytest.mark.parametrize("name", ["drawn", "certain tree"])
 @pytest.mark.parametrize("verifier", [Greedy(), Rejection(), Typical()])
-def test_at_temperature_zero_every_verifier_is_greedy(verifier: Verifier) -> None:
-    runs = engine(DRAFTERS["drawn"], verifier)
+def test_at_temperature_zero_every_verifier_is_greedy(verifier: Verifier, name: str) -> None:
+    runs = engine(DRAFTERS[name], verifier)
     request = runs.add([0, 2], SamplingParams(temperature=0, max_tokens=9))
     while runs.requests:
         runs.step()

@@ -11,7 +11,7 @@ import pytest
 from fake_model import expected, generate, make_engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import Scripted
+from scripted import Bushy, Scripted
 
 from narrows.drafters.base import Ask, Tools
 from narrows.drafters.first import First
@@ -71,6 +71,18 @@ def test_ngram_is_surer_after_longer_matches() -> None:
     assert short is not None and short.logprobs is not None and long is not None and long.logprobs is not None
     assert np.exp(short.logprobs.sum()) == pytest.approx(3 / 6)  # 3/4 * 4/5 * 5/6
     assert np.exp(long.logprobs.sum()) == pytest.approx(13 / 16)
+
+
+def test_ngram_branches_where_texts_went_on_differently() -> None:
+    tokens = [1, 2, 3, 7, 7, 9, 2, 3, 8, 8, 5, 1, 2, 3]
+    draft = propose(NGram(k=2, branches=3), tokens)
+    assert draft is not None and draft.parents is not None
+    assert (ids(draft), draft.parents.tolist()) == ([7, 7, 8, 8], [-1, 0, -1, 2])
+    assert draft.paths() == [[7], [7, 7], [8], [8, 8]]
+    assert (draft.depth, draft.children(-1), draft.children(0)) == (2, [0, 2], [1])
+    short = propose(NGram(k=2, branches=3), tokens, k=3)
+    assert short is not None and short.parents is not None
+    assert (ids(short), short.parents.tolist()) == ([7, 7, 8], [-1, 0, -1])
 
 
 def brute_force(tokens: list[int], min_n: int, k: int) -> list[int]:
@@ -154,6 +166,16 @@ def test_loops_end_at_end_tokens_and_at_the_room_there_is() -> None:
     assert ids(propose(Looped(base), [0], k=5)) == [1, 2, 3, 4, 5]
     [draft] = Looped(base).propose([Ask(request([0]), 8)], Tools({}, end_ids={3}))
     assert ids(draft) == [1, 2, 3, 4]
+
+
+def test_a_tree_ends_a_loop() -> None:
+    class Grows(Bushy):
+        def propose(self, asks: Sequence[Ask], tools: Tools) -> list[Draft | None]:
+            return super().propose(asks, tools) if asks[0].drafted else Scripted(self.guess, k=2).propose(asks, tools)
+
+    draft = propose(Looped(Grows(lambda tokens, k: [5] * k, k=3)), [0])
+    assert draft is not None and draft.parents is not None
+    assert (ids(draft), draft.parents.tolist()) == ([5, 5, 6, 5, 7], [-1, 0, 1, 1, 1])
 
 
 def test_one_request_of_a_batch_does_not_wait_for_the_loops_of_another() -> None:

@@ -20,7 +20,7 @@ class Looped:
     """Up to `stages` stages of `base`, each as long as the last one's sum of log q is at or above `gate`.
 
     `rule=token` is the variant to compare with: after the first stage one token at a time, while the sum over all
-    drafted tokens is at or above the gate.
+    drafted tokens is at or above the gate. A stage that is a tree is the last.
     """
 
     base: Drafter = field(metadata={"method": True})
@@ -56,7 +56,7 @@ class Looped:
                 drafts[i] = whole = _joined(drafts[i], stage)
                 left = min(self.max_drafted, asks[i].max_tokens) - len(whole.tokens)
                 by_stage = self.rule == "stage"
-                ended = any(token in tools.end_ids for token in stage.tokens.tolist())
+                ended = stage.parents is not None or any(token in tools.end_ids for token in stage.tokens.tolist())
                 if left > 0 and not ended and _sureness(stage if by_stage else whole) >= self.gate:
                     live[i] = Ask(asks[i].request, left if by_stage else 1, _joined(asks[i].drafted, whole))
         return drafts
@@ -67,14 +67,16 @@ def _sureness(draft: Draft) -> float:
 
 
 def _joined(a: Draft | None, b: Draft) -> Draft:
-    """One chain after the other."""
+    """A chain, and what goes on from its end."""
     if a is None:
         return b
     tokens = np.concatenate([a.tokens, b.tokens])
     logprobs = None if a.logprobs is None or b.logprobs is None else np.concatenate([a.logprobs, b.logprobs])
     known = b.probs if a.probs is None else a.probs
     probs = None if known is None else np.concatenate([_probs(part, known.shape[1]) for part in (a, b)])
-    return Draft(tokens, probs=probs, logprobs=logprobs)
+    n = len(a.tokens)
+    parents = None if b.parents is None else np.concatenate([np.arange(-1, n - 1, dtype=np.int32), b.parents + n])
+    return Draft(tokens, parents, probs, logprobs)
 
 
 def _probs(draft: Draft, vocab_size: int) -> F64:

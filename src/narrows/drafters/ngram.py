@@ -29,20 +29,24 @@ class _Index:
 
 @dataclass(frozen=True, slots=True)
 class NGram:
-    """`k` tokens at a time, after a match of at least `min_n`; the longest match among `places` earlier ones."""
+    """`k` tokens at a time, after a match of at least `min_n`; the longest match among `places` earlier ones.
+
+    With several `branches` the next best matches that go on with another token are proposed beside it, as a tree.
+    """
 
     k: int = 8
     min_n: int = 2
     places: int = 32
+    branches: int = 1
 
     def __post_init__(self) -> None:
-        for name, low, high in (("k", 1, 64), ("min_n", 1, 16), ("places", 1, 4096)):
+        for name, low, high in (("k", 1, 64), ("min_n", 1, 16), ("places", 1, 4096), ("branches", 1, 8)):
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be between {low} and {high}")
 
     @property
     def max_drafted(self) -> int:
-        return self.k
+        return self.k * self.branches
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -54,15 +58,22 @@ class NGram:
     def _propose(self, ask: Ask) -> Draft | None:
         index = self._update(ask.request)
         text = [*ask.request.tokens, *ask.tail] if ask.tail else ask.request.tokens
-        length, at = self._longest(index, text)
-        if not length:
+        tokens: list[int] = []
+        parents: list[int] = []
+        matched: list[int] = []
+        for length, place in self._matches(index, text):
+            k = min(self.k, ask.max_tokens - len(tokens))
+            branch = text[place + 1 : place + 1 + k]
+            while len(branch) < k:  # the place is so late that what followed it is what is being drafted
+                branch.append(branch[place + 1 + len(branch) - len(text)])
+            parents += [-1, *range(len(tokens), len(tokens) + k - 1)][:k]
+            tokens += branch
+            matched += range(length, length + k)
+        if not tokens:
             return None
-        k = min(self.k, ask.max_tokens)
-        tokens = text[at + 1 : at + 1 + k]
-        while len(tokens) < k:  # the place is so late that what followed it is what is being drafted
-            tokens.append(tokens[at + 1 + len(tokens) - len(text)])
-        matched = length + np.arange(k)
-        return Draft(np.array(tokens, np.int32), logprobs=np.log((matched + 1) / (matched + 2)).astype(np.float32))
+        sure = np.log((np.array(matched) + 1) / (np.array(matched) + 2)).astype(np.float32)
+        tree = np.array(parents, np.int32) if parents.count(-1) > 1 else None
+        return Draft(np.array(tokens, np.int32), tree, logprobs=sure)
 
     def _update(self, request: Request) -> _Index:
         """The request's index with the tokens that came since the last time."""
@@ -75,18 +86,19 @@ class NGram:
                 index.latest[gram] = end
         return index
 
-    def _longest(self, index: _Index, text: list[int]) -> tuple[int, int]:
-        """The length of the longest match of the end of the text, and where its latest occurrence ends."""
-        last, best, where = len(text) - 1, 0, -1
+    def _matches(self, index: _Index, text: list[int]) -> list[tuple[int, int]]:
+        """The best matches of the end of the text that go on differently: their lengths, and where they end."""
+        last = len(text) - 1
+        best: dict[int, tuple[int, int]] = {}  # by the token that follows
         place = index.latest.get(tuple(text[len(text) - self.min_n :]), -1)
         for _ in range(self.places):
-            if place < 0 or best == MAX_MATCH:
+            if place < 0 or (self.branches == 1 and any(length == MAX_MATCH for length, _ in best.values())):
                 break
             if place < last:
                 length = 0
                 while length < MAX_MATCH and length <= place and text[place - length] == text[last - length]:
                     length += 1
-                if length > best:
-                    best, where = length, place
+                if length > best.get(text[place + 1], (0, 0))[0]:
+                    best[text[place + 1]] = length, place
             place = index.before[place]
-        return best, where
+        return sorted(best.values(), reverse=True)[: self.branches]

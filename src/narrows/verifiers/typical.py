@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -33,16 +34,24 @@ class Typical:
 
     def verify(self, logits: F32, draft: Draft | None, params: SamplingParams, rng: Rng) -> Verdict:
         tokens: list[int] = []
-        for i, guess in enumerate([] if draft is None else draft.tokens.tolist()):
-            chosen = choose(logits[i : i + 1], params, rng, i)
-            if chosen != guess and not self._typical(logits[i], guess, params):
-                return Verdict([*tokens, chosen], num_accepted=i)
-            tokens.append(guess)
-        k = len(tokens)
-        return Verdict([*tokens, choose(logits[k : k + 1], params, rng, k)], num_accepted=k)
+        path: list[int] = []
+        node = -1
+        while True:
+            chosen = choose(logits[node + 1 : node + 2], params, rng, len(path))
+            children = {} if draft is None else {int(draft.tokens[child]): child for child in draft.children(node)}
+            token = chosen if chosen in children else self._best(logits[node + 1], children, params)
+            if token is None:
+                return Verdict([*tokens, chosen], path)
+            node = children[token]
+            tokens.append(token)
+            path.append(node)
 
-    def _typical(self, logits: F32, token: int, params: SamplingParams) -> bool:
+    def _best(self, logits: F32, tokens: Collection[int], params: SamplingParams) -> int | None:
+        """The likeliest of the tokens, when it is typical."""
+        if not tokens:
+            return None
         p = distribution(logits, params)
         some = p[p > 0]
         entropy = -(some * np.log(some)).sum()
-        return bool(p[token] >= min(self.epsilon, self.delta * np.exp(-entropy)))
+        best = max(tokens, key=lambda token: p[token])
+        return best if p[best] >= min(self.epsilon, self.delta * np.exp(-entropy)) else None

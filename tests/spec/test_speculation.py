@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_model import VOCAB, FakeModel, drain, expected, generate, make_engine, random_prompt
-from scripted import Scripted
+from scripted import Bushy, Scripted
 
 from narrows.drafters.first import First
 from narrows.drafters.looped import Looped
@@ -61,6 +61,10 @@ DRAFTERS: dict[str, Any] = {
     "looped model": Looped(DraftModel("twin", k=2), gate=float("-inf")),
     "looped half right": Looped(Scripted(half_right)),
     "looped by token": Looped(Scripted(half_right), rule="token"),
+    "tree": Bushy(right),
+    "half right tree": Bushy(half_right),
+    "ngram tree": NGram(k=3, min_n=1, branches=3),
+    "tree|model": First((Scripted(lambda tokens, k: []), NGram(k=2, branches=2), DraftModel("twin"))),
     "ngram|model": First((NGram(min_n=1), DraftModel("twin", chunk=16))),
     "looped ngram|model": Looped(First((NGram(k=3), DraftModel("twin", k=3)))),
 }
@@ -94,6 +98,21 @@ def test_right_guesses_save_forwards_and_wrong_ones_cost_none() -> None:
         steps[name] = engine.ledger.num_steps
     assert steps == {"right": 6, "model": 6, "wrong": 26, "half right": steps["half right"]}
     assert 6 < steps["half right"] < 26
+
+
+def test_branches_of_a_tree_are_accepted_and_read_again_in_place() -> None:
+    engine = speculating(Bushy(right))
+    sizes: list[int] = []
+    engine.model.before = lambda batch: sizes.append(len(batch.tokens))  # type: ignore[attr-defined]
+    params = SamplingParams(temperature=0, max_tokens=25, logprobs=1)
+    request = engine.add(PROMPTS[0], params)
+    results = drain(engine)
+    assert request.output == expected(PROMPTS[0], 25)
+    assert [len(result.tokens) for result in results[:5]] == [1, 4, 4, 4, 4]
+    assert sizes[1:5] == [1 + 9, *[1 + 3 + 9] * 3]  # the last token, three off the first branch, the tree
+    alone = make_engine()
+    alone.add(PROMPTS[0], params)
+    assert [r for one in results for r in one.logprobs or ()] == [r for one in drain(alone) for r in one.logprobs or ()]
 
 
 def test_nothing_is_drafted_beyond_the_end() -> None:
