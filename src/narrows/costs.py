@@ -56,10 +56,10 @@ class MeasuredCosts:
         return self.drafting * num_tokens
 
     def acceptance(self, request: Request) -> float:
-        """Two kept of three is where everybody starts; two tokens of what the others had, and then its own."""
-        base = (self.overall.kept + 2) / (self.overall.tested + 3)
+        """Its own, and four tokens of what all requests had; those start from four kept of five, so as to be tried."""
+        base = (self.overall.kept + 4) / (self.overall.tested + 5)
         own: Acceptance = request.state.setdefault(STATE, Acceptance())
-        return (own.kept + 2 * base) / (own.tested + 2)
+        return (own.kept + 4 * base) / (own.tested + 4)
 
     def verified(self, num_rows: int, seconds: float) -> None:
         """A target forward in which no prompt was read took so long. What is not measured again is forgotten."""

@@ -14,6 +14,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from . import _native
 from .types import F32, F64, TokenLogprobs
@@ -272,7 +273,11 @@ def adjusts(params: SamplingParams, num_output: int) -> bool:
 
 
 def adjust(
-    logits: F32, tokens: Sequence[int], num_prompt: int, params: SamplingParams, end_ids: Collection[int]
+    logits: F32,
+    tokens: Sequence[int] | npt.NDArray[np.int64],
+    num_prompt: int,
+    params: SamplingParams,
+    end_ids: Collection[int],
 ) -> F32:
     """Penalties, biases and the mask of end tokens: a changed copy of logits [k+1, V].
 
@@ -305,7 +310,9 @@ def adjust_paths(
     end_ids: Collection[int],
 ) -> F32:
     """The same for rows of a tree: row i follows the request's tokens and then paths[i]."""
-    rows = [adjust(logits[i : i + 1], [*tokens, *path], num_prompt, params, end_ids) for i, path in enumerate(paths)]
+    known = np.asarray(tokens, np.int64)
+    seen = [np.concatenate([known, np.asarray(path, np.int64)]) for path in paths]
+    rows = [adjust(logits[i : i + 1], one, num_prompt, params, end_ids) for i, one in enumerate(seen)]
     return np.concatenate(rows)
 
 

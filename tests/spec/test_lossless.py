@@ -94,6 +94,20 @@ def test_the_pacer_changes_no_ids(tiny_path: Path, tiny_gguf: Callable[..., Path
         assert ids(llm, prompts, greedy(60), 3) == plain
 
 
+def test_stop_strings_inside_accepted_drafts(tiny_path: Path) -> None:
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    plain = LLM(tiny_path, num_threads=1, cache=False)
+    text = plain.generate("the cat", params)[0].outputs[0].text
+    stopped = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, stop=text[9:12])
+    [want] = plain.generate("the cat", stopped)[0].outputs
+    [got] = (
+        LLM(tiny_path, f"draft=model:model={tiny_path},k=7 pace=fixed", num_threads=1, cache=False)
+        .generate("the cat", stopped)[0]
+        .outputs
+    )
+    assert (got.text, got.token_ids, got.stop_reason) == (want.text, want.token_ids, text[9:12])
+
+
 def test_a_draft_model_of_another_vocabulary_is_refused(smollm2_path: Path, tiny_path: Path) -> None:
     with pytest.raises(StackError, match=r"another vocabulary than the model .*49152 tokens.*same family"):
         LLM(smollm2_path, f"draft=model:model={tiny_path}", num_threads=1, max_model_len=128)

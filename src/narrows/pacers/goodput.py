@@ -14,11 +14,12 @@ from ..types import Request
 from .base import Costs, Pace
 
 STATE = "pacers.goodput"
+FIRST_RETRY = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Drafting that does not pay is tried again with one token every `retry` steps of a request."""
+    """Drafting that does not pay is tried again with one token: after 8 steps of a request, 16, ..., every `retry`."""
 
     retry: int = 64
 
@@ -45,6 +46,7 @@ class Goodput:
     def _pace(self, request: Request, rate: float, length: int, costs: Costs) -> Pace:
         idle = 0 if length else request.state.get(STATE, 0) + 1
         request.state[STATE] = idle
-        if idle and idle % self.retry == 0:
+        doubled = FIRST_RETRY <= idle < self.retry and idle.bit_count() == 1
+        if doubled or (idle and idle % self.retry == 0):
             return Pace(1)
         return Pace(length, "" if length else f"{rate:.0%} acceptance does not pay")
