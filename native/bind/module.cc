@@ -215,7 +215,7 @@ void init(Loaded* self, nb::dict spec, nb::dict tensors, int page_size, int num_
 
 // The arrays of a ForwardBatch, once they are known to fit the model and one another.
 Batch to_batch(const Model& m, const Ids& tokens, const Ids& positions, const Ids& cu_seqlens, const Ids& context_lens,
-               const Table& page_table, const Ids& logit_rows) {
+               const Table& page_table, const Ids& logit_rows, const std::optional<Ids>& parents = std::nullopt) {
   Batch b{int(tokens.size()), int(context_lens.size()), int(page_table.shape(1)), int(logit_rows.size()), tokens.data(),
           positions.data(),   cu_seqlens.data(),        context_lens.data(),      page_table.data(),      logit_rows.data()};
   require(int(positions.size()) == b.num_tokens, "positions and tokens differ in length");
@@ -235,13 +235,20 @@ Batch to_batch(const Model& m, const Ids& tokens, const Ids& positions, const Id
     require(b.tokens[t] >= 0 && b.tokens[t] < m.config().vocab && b.positions[t] >= 0, "tokens or positions out of range");
   for (int r = 0; r < b.num_logits; r++)
     require(b.logit_rows[r] >= 0 && b.logit_rows[r] < b.num_tokens, "logit_rows out of range");
+  if (!parents) return b;
+  require(int(parents->size()) == b.num_tokens, "parents and tokens differ in length");
+  b.parents = parents->data();
+  for (int i = 0; i < b.num_requests; i++)
+    for (int t = b.cu_seqlens[i]; t < b.cu_seqlens[i + 1]; t++)
+      require(b.parents[t] == -1 || (b.parents[t] >= b.cu_seqlens[i] && b.parents[t] < t),
+              "parents: neither -1 nor an earlier row of the same request");
   return b;
 }
 
 Array<float, 2> forward(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens, Ids context_lens, Table page_table,
-                        Ids logit_rows) {
+                        Ids logit_rows, std::optional<Ids> parents) {
   Model& m = *self.model;
-  Batch b = to_batch(m, tokens, positions, cu_seqlens, context_lens, page_table, logit_rows);
+  Batch b = to_batch(m, tokens, positions, cu_seqlens, context_lens, page_table, logit_rows, parents);
   float* logits;
   auto out = new_array<float>({size_t(b.num_logits), size_t(m.config().vocab)}, &logits);
   nb::gil_scoped_release release;
@@ -515,7 +522,7 @@ NB_MODULE(_native, m) {
   nb::class_<Loaded>(m, "Model", "Weights, KV pages and threads of one model.")
       .def("__init__", &init, "spec"_a, "tensors"_a, "page_size"_a, "num_pages"_a, "num_threads"_a, "isa"_a = "")
       .def("forward", &forward, "tokens"_a, "positions"_a, "cu_seqlens"_a, "context_lens"_a, "page_table"_a, "logit_rows"_a,
-           "One step over a batch (see ForwardBatch): logits [R, V] as float32.")
+           "parents"_a = nb::none(), "One step over a batch (see ForwardBatch): logits [R, V] as float32.")
       .def("inputs", &inputs, "tokens"_a, "positions"_a, "cu_seqlens"_a, "context_lens"_a, "page_table"_a, "rows"_a, "wanted"_a,
            "One step without logits: for each (layer, input) of wanted [N, 2] the input of its products at these rows, as\n"
            "float32 [rows, width]. Inputs are 0 q/k/v, 1 o, 2 gate/up, 3 down, 4 head (of the layer after the last).")

@@ -32,7 +32,12 @@ Activations& ActivationBuffer::reserve(int rows, int cols) {
 }
 
 Model::Model(ModelConfig config, int num_pages, int num_threads, const OpTable& ops)
-    : c_(std::move(config)), ops_(ops), team_(num_threads), num_pages_(num_pages), scratch_(team_.size()) {
+    : c_(std::move(config)),
+      ops_(ops),
+      team_(num_threads),
+      num_pages_(num_pages),
+      scratch_(team_.size()),
+      straight_(team_.size()) {
   size_t bytes = size_t(num_pages) * kPage * kv_bytes_per_token();
   kv_ = static_cast<uint8_t*>(alloc_huge(bytes));
   for (const Layer& l : c_.layers)
@@ -73,6 +78,7 @@ void Model::reserve(const Batch& batch) {
   request_of_.resize(T);
   for (int b = 0; b < batch.num_requests; b++)
     for (int t = batch.cu_seqlens[b]; t < batch.cu_seqlens[b + 1]; t++) request_of_[t] = b;
+  find_paths(batch);
 }
 
 void Model::plan(const Batch& batch, Plan& plan) {
@@ -181,12 +187,12 @@ void Model::attend(int thread, const Batch& batch, const Plan& plan, int index, 
   for (int i = 0; i < num_q; i++) {
     int row = item.row0 + i / group, head = item.head * group + i % group;
     q[i] = q_.get() + (size_t(first + row) * c_.heads + head) * D;
-    hi[i] = before + row + 1;
+    hi[i] = before + depth_[first + row] + 1;
     lo[i] = range_low(plan, hi[i]);
     part[i].acc = acc + size_t(2 * i) * D;
     total[i] = {0.0f, 0.0f, acc + size_t(2 * i + 1) * D};
   }
-  int low = lo[0], high = hi[num_q - 1];  // both grow with the row
+  int low = *std::min_element(lo, lo + num_q), high = *std::max_element(hi, hi + num_q);
   bool apart = item.part0 < item.part1;
   if (apart) {
     low = std::max(low, item.part0 * kPart);
@@ -197,6 +203,14 @@ void Model::attend(int thread, const Batch& batch, const Plan& plan, int index, 
   for (int p = low / kPage; p < num_pages; p++)
     pages[p] = page(index, batch.page_table[size_t(item.b) * batch.pages_per_row + p], item.head);
   KvView view{pages, num_pages, D};
+  auto attend_part = [&](int p) {
+    if (!branches_[item.b] || (p + 1) * kPart <= before)
+      return ops_.attend(q, num_q, c_.attention_scale, view, p, lo, hi, part, scratch);
+    for (int i = 0; i < num_q; i += group) {
+      KvView own = straighten(thread, batch, index, item.head, first + item.row0 + i / group, view);
+      ops_.attend(q + i, group, c_.attention_scale, own, p, lo + i, hi + i, part + i, scratch);
+    }
+  };
 
   if (apart) {
     int n = batch.cu_seqlens[item.b + 1] - first;
@@ -208,13 +222,13 @@ void Model::attend(int thread, const Batch& batch, const Plan& plan, int index, 
         slot[i] = partials_.get() + plan.first_partial[row] + int64_t(head) * num_parts + p - parts0;
         part[i] = *slot[i];
       }
-      ops_.attend(q, num_q, c_.attention_scale, view, p, lo, hi, part, scratch);
+      attend_part(p);
       for (int i = 0; i < num_q; i++) *slot[i] = part[i];
     }
     return;
   }
   for (int p = low / kPart; p * kPart < high; p++) {
-    ops_.attend(q, num_q, c_.attention_scale, view, p, lo, hi, part, scratch);
+    attend_part(p);
     for (int i = 0; i < num_q; i++) ops_.merge(&total[i], part[i], D);
   }
   for (int i = 0; i < num_q; i++) {

@@ -223,12 +223,13 @@ size_t put_kept(int bits, const uint64_t (&masks)[8], const uint8_t (&quads)[8][
     }
     size += longest;
   });
-  return size;
+  return size + size % 2;
 }
 
 // The 32 codes of one lane of a sparse unit, as they were before packing; returns the unit's end.
 const uint8_t* get_kept(int bits, const uint8_t* unit, int lane, uint8_t* q) {
   uint64_t masks[8];
+  const uint8_t* start = unit;
   std::memcpy(masks, unit, 64);
   unit += 64;
   std::memset(q, 1 << (bits - 1), kUnit);
@@ -253,7 +254,7 @@ const uint8_t* get_kept(int bits, const uint8_t* unit, int lane, uint8_t* q) {
   });
   for (int k = 0; k < kUnit; k++)
     if (masks[k / 4] >> (4 * lane + k % 4) & 1) q[k] ^= uint8_t(1 << (bits - 1));
-  return unit;
+  return unit + (unit - start) % 2;
 }
 
 void put16(uint8_t* p, int lane, uint16_t v) { std::memcpy(p + 2 * lane, &v, 2); }

@@ -86,7 +86,7 @@ inline const uint8_t* unpack(const uint8_t* p, B (&q)[8]) {
       end += places<HIGH>(kept, k.at[1]);
     }
     unpack_kept<BITS, 0>(k, q);
-    return end;
+    return end + ((end - p) & 1);
   }
 }
 

@@ -111,6 +111,8 @@ class Model:
         context_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
         page_table: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
         logit_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        parents: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)]
+        | None = None,
     ) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
         """One step over a batch (see ForwardBatch): logits [R, V] as float32."""
 

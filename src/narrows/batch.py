@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
-from .types import TARGET, ForwardBatch, Request
+from .types import TARGET, Cursor, Draft, ForwardBatch, Request
 
 
 def build(items: Sequence[tuple[Request, int]]) -> ForwardBatch:
@@ -16,19 +17,56 @@ def build(items: Sequence[tuple[Request, int]]) -> ForwardBatch:
     Logits are asked for where something follows from them: the rows of a draft and of the last token of a request that
     catches up; every row of a prompt whose log-probabilities are wanted.
     """
-    counts = np.fromiter((n for _, n in items), np.int32, len(items))
-    cu_seqlens = np.zeros(len(items) + 1, np.int32)
+    return assemble([Span(r.cursors[TARGET], _next(r, n), num_logits(r, n), r.draft) for r, n in items])
+
+
+class Span(NamedTuple):
+    """What one request reads in a step: tokens that follow its cursor, and how many of the last of them give logits."""
+
+    cursor: Cursor
+    tokens: Sequence[int]
+    num_logits: int
+    draft: Draft | None = None  # which the last of the tokens are
+
+    def parents(self, first: int) -> Sequence[int]:
+        """The row before each on its path, -1 for none; the span's rows begin at `first`."""
+        n = len(self.tokens)
+        if self.draft is None or self.draft.parents is None:
+            return [-1, *range(first, first + n - 1)]
+        own = n - len(self.draft.tokens)
+        return [-1, *range(first, first + own - 1), *(self.draft.parents + first + own).tolist()]
+
+
+def assemble(spans: Sequence[Span]) -> ForwardBatch:
+    """One forward over the spans of any model's cursors."""
+    counts = np.fromiter((len(span.tokens) for span in spans), np.int32, len(spans))
+    cu_seqlens = np.zeros(len(spans) + 1, np.int32)
     np.cumsum(counts, out=cu_seqlens[1:])
-    starts = np.fromiter((r.cursors[TARGET].num_read for r, _ in items), np.int32, len(items))
-    tokens = np.fromiter(chain.from_iterable(_next(r, n) for r, n in items), np.int32, cu_seqlens[-1])
+    starts = np.fromiter((span.cursor.num_read for span in spans), np.int32, len(spans))
+    tokens = np.fromiter(chain.from_iterable(span.tokens for span in spans), np.int32, cu_seqlens[-1])
     positions = np.arange(cu_seqlens[-1], dtype=np.int32) + np.repeat(starts - cu_seqlens[:-1], counts)
-    held = [r.cursors[TARGET].pages for r, _ in items]
-    page_table = np.zeros((len(items), max(map(len, held))), np.int32)
+    parents = None
+    if any(span.draft is not None and span.draft.parents is not None for span in spans):
+        rows = chain.from_iterable(span.parents(first) for span, first in zip(spans, cu_seqlens.tolist(), strict=False))
+        parents = np.fromiter(rows, np.int32, len(tokens))
+        for row, parent in enumerate(parents.tolist()):
+            if parent >= 0:
+                positions[row] = positions[parent] + 1
+    held = [span.cursor.pages for span in spans]
+    page_table = np.zeros((len(spans), max(map(len, held))), np.int32)
     for row, pages in zip(page_table, held, strict=True):
         row[: len(pages)] = pages
-    ends = cu_seqlens[1:]
-    wanted = [np.arange(end - num_logits(r, n), end, dtype=np.int32) for end, (r, n) in zip(ends, items, strict=True)]
-    return ForwardBatch(tokens, positions, cu_seqlens, starts + counts, page_table, np.concatenate(wanted))
+    wanted = [np.arange(e - s.num_logits, e, dtype=np.int32) for e, s in zip(cu_seqlens[1:], spans, strict=True)]
+    context_lens, logit_rows = starts + counts, np.concatenate(wanted)
+    return ForwardBatch(tokens, positions, cu_seqlens, context_lens, page_table, logit_rows, parents)
+
+
+def num_straight(path: Sequence[int]) -> int:
+    """Of the accepted tokens of a draft, by index, how many have their KV entries where they belong.
+
+    Those before the path leaves the first branch; what comes after is read again, in place.
+    """
+    return next((i for i, node in enumerate(path) if node != i), len(path))
 
 
 def num_logits(request: Request, n: int) -> int:

@@ -86,6 +86,10 @@ def run(
     stop: Annotated[list[str] | None, typer.Option(help="End the answer before this text; may be repeated.")] = None,
     weights: Weights = None,
     threads: Threads = None,
+    draft: Annotated[
+        str | None, typer.Option(help="Guess tokens ahead, same answer: ngram, model:model=NAME, or one|other.")
+    ] = None,
+    draft_model: Annotated[str | None, typer.Option(help="A small model of the same vocabulary drafts.")] = None,
     stack: Annotated[str | None, typer.Option(help='Parts to use, e.g. "scheduler=continuous:budget=256".')] = None,
     max_model_len: Annotated[
         int | None, typer.Option("--max-model-len", "-c", help="Context length, in tokens.")
@@ -110,6 +114,11 @@ def run(
         raise ValueError("the prompt is empty: give one as an argument or on stdin")
     if raw and (system or interactive):
         raise ValueError("--raw continues a given PROMPT as it is; it goes neither with --system nor with a chat")
+
+    if draft and draft_model:
+        raise ValueError(f"--draft-model is short for --draft model:model={draft_model}; give one of the two")
+    if draft := draft or (draft_model and f"model:model={draft_model}"):
+        stack = f"{stack or ''} draft={draft}"
 
     from narrows import LLM, SamplingParams
 

@@ -1,4 +1,4 @@
-"""The step loop: plan, place, build, forward, verify, commit.
+"""The step loop: draft, plan, place, build, forward, verify, commit.
 
 Parts decide; the engine alone changes requests and the pool. It knows bases and no concrete part, and has no modes:
 every request is a cursor that catches up with its tokens. Keep it readable in one sitting.
@@ -10,22 +10,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Protocol
 
-from .batch import build, num_logits
-from .kv.pool import KvPool
-from .ledger import Ledger, RequestMetrics
+from .batch import build, num_logits, num_straight
+from .drafters.base import Tools
+from .kv.pool import KvPool, OutOfPages
+from .ledger import DraftMetrics, Ledger, RequestMetrics
 from .prompts import ContextLengthError, RequestError, check_prompt
-from .sampling import CounterRng, SamplingParams, adjust, adjusts, fresh_seed, token_logprobs
-from .schedulers.base import Scheduler, prefix_limit
-from .types import F32, TARGET, Cursor, ForwardBatch, ForwardOutput, Request, Status, StepPlan, TokenLogprobs, Verdict
+from .reader import Model, Reader
+from .sampling import CounterRng, SamplingParams, adjust_paths, adjusts, fresh_seed, token_logprobs
+from .schedulers.base import Scheduler, num_behind, num_drafted, prefix_limit
+from .speculation import Speculation
+from .types import F32, TARGET, ForwardOutput, Request, Status, StepPlan, TokenLogprobs, Verdict
 from .verifiers.base import Verifier
 
 __all__ = ["ContextLengthError", "Engine", "RequestError", "StepResult"]
-
-
-class Model(Protocol):
-    def forward(self, batch: ForwardBatch) -> ForwardOutput: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +51,7 @@ class Engine:
         max_model_len: int,
         eos_ids: frozenset[int] = frozenset(),
         bos_id: int | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         if pool.pages_for(max_model_len) > pool.num_pages:
             raise ValueError(
@@ -60,6 +59,11 @@ class Engine:
                 "lower the one or raise the other"
             )
         self.model, self.pool, self.scheduler, self.verifier = model, pool, scheduler, verifier
+        self.speculation = speculation
+        self.target = Reader(TARGET, model, pool)
+        self.readers = [self.target, *(speculation.readers.values() if speculation else ())]
+        if speculation:
+            speculation.tools = Tools(speculation.readers, verifier.wants_probs, eos_ids)
         self.vocab_size, self.max_model_len = vocab_size, max_model_len
         self.eos_ids, self.bos_id = eos_ids, bos_id
         self.requests: dict[str, Request] = {}  # those not finished, by id
@@ -89,7 +93,8 @@ class Engine:
         if seed is None:
             seed = fresh_seed() if params.seed is None else params.seed
         request = Request(id, tokens, len(tokens), params, seed, time.monotonic(), salt)
-        request.state["metrics"] = RequestMetrics(request.arrival, request.num_prompt)
+        drafts = DraftMetrics() if self.speculation else None
+        request.state["metrics"] = RequestMetrics(request.arrival, request.num_prompt, drafts=drafts)
         self.requests[id] = request
         self.waiting.append(request)
         return request
@@ -107,6 +112,8 @@ class Engine:
         if not self.requests:
             return []
         began = time.perf_counter()
+        if self.speculation:
+            self._draft(self.speculation)
         plan = self.scheduler.plan(self.waiting, self.running, self.pool)
         if not plan.items and not plan.preempted:
             raise RuntimeError("the scheduler left every request where it is")
@@ -124,12 +131,24 @@ class Engine:
         self.ledger.step_seconds += time.perf_counter() - began
         return results
 
+    def _draft(self, speculation: Speculation) -> None:
+        """Drafts for the requests that are about to choose a token; others' need of pages goes first."""
+        ready = [r for r in self.running if num_behind(r) <= speculation.drafter.max_drafted]
+        needed = sum(self.pool.pages_for(len(r.tokens)) - len(r.cursors[TARGET].pages) for r in self.running)
+        spare = 0 if self.waiting else max(0, self.pool.num_free - needed)
+        try:
+            drafts = speculation.propose(ready, [self._limit(r) for r in ready], self.pool, spare, self.ledger.drafts)
+            for request, draft in zip(ready, drafts, strict=True):
+                request.draft = draft
+        except BaseException:
+            for request in ready:
+                self._finish(request, "abort")
+            raise
+
     def _place(self, plan: StepPlan) -> None:
         """Gives every request of the plan the pages it is about to write, and those it can share."""
         for request in plan.preempted:  # latest first, so the earliest ends up in front
-            self.pool.free(request.cursors[TARGET].pages)
-            request.cursors[TARGET] = Cursor()
-            request.draft = None
+            self._release(request)
             request.status = Status.WAITING
             request.num_preemptions += 1
             self.ledger.num_preemptions += 1
@@ -137,17 +156,23 @@ class Engine:
             self.waiting.insert(0, request)
         for request, _ in plan.items:  # shared before anything is written: writing may evict what was found
             if request.status is Status.WAITING:
-                pages = self.pool.share(self.pool.lookup(request, prefix_limit(request)))
-                request.cursors[TARGET] = Cursor(len(pages) * self.pool.page_size, pages)
+                cursor = self.target.start(request, prefix_limit(request))
                 if not request.num_preemptions:
-                    request.num_cached = request.cursors[TARGET].num_read
+                    request.num_cached = cursor.num_read
                     self.ledger.num_cached += request.num_cached
                 request.status = Status.RUNNING
                 self.waiting.remove(request)
                 self.running.append(request)
+        planned = {id(request): n for request, n in plan.items}
+        for request in self.running:  # a draft is tested in the step it was made for, as far as the plan has room
+            if request.draft is not None:
+                own = len(request.tokens) - request.cursors[TARGET].num_read
+                request.draft = request.draft.first(planned.get(id(request), 0) - own)
+                if request.draft is None:
+                    self._settle(request, len(request.tokens) - 1)
         for request, n in plan.items:
-            cursor = request.cursors[TARGET]
-            cursor.pages += self.pool.alloc(max(0, self.pool.pages_for(cursor.num_read + n) - len(cursor.pages)))
+            if not self.target.reserve(request, request.cursors[TARGET].num_read + n):
+                raise OutOfPages("the plan needs more pages than the KV cache has")
 
     def _verify(self, plan: StepPlan, logits: F32) -> list[tuple[Verdict | None, list[TokenLogprobs] | None]]:
         """logits [R, V] -> by item: a verdict if it caught up, log-probabilities of the prompt if it wants them."""
@@ -156,21 +181,20 @@ class Engine:
         for request, n in plan.items:
             rows = logits[row : row + num_logits(request, n)]
             row += len(rows)
-            behind = len(request.tokens) - request.cursors[TARGET].num_read - n  # 0 or, with a draft, less
-            verified.append((self._verdict(request, rows) if behind <= 0 else None, self._prompt(request, n, rows)))
+            behind = len(request.tokens) - request.cursors[TARGET].num_read - n + num_drafted(request)
+            verified.append((None if behind else self._verdict(request, rows), self._prompt(request, n, rows)))
         return verified
 
     def _verdict(self, request: Request, rows: F32) -> Verdict:
         params, draft = request.params, request.draft
-        drafted = draft.tokens.tolist() if draft else []
-        raw = adjusted = rows[-1 - len(drafted) :]
+        raw = adjusted = rows[-1 - num_drafted(request) :]
         if adjusts(params, len(request.tokens) - request.num_prompt):
-            known = request.tokens + drafted
-            adjusted = adjust(raw, known, request.num_prompt, params, self._end_ids(request))
+            paths = [[], *(draft.paths() if draft else ())]
+            adjusted = adjust_paths(raw, request.tokens, paths, request.num_prompt, params, self._end_ids(request))
         verdict = self.verifier.verify(adjusted, draft, params, CounterRng(request.seed, len(request.tokens)))
         if params.logprobs is not None:
-            chosen = verdict.tokens
-            verdict = replace(verdict, logprobs=token_logprobs(raw[: len(chosen)], chosen, params.logprobs))
+            chosen = raw[[0, *(node + 1 for node in verdict.path)]]
+            verdict = replace(verdict, logprobs=token_logprobs(chosen, verdict.tokens, params.logprobs))
         return verdict
 
     def _prompt(self, request: Request, n: int, rows: F32) -> list[TokenLogprobs] | None:
@@ -189,15 +213,16 @@ class Engine:
     ) -> list[StepResult]:
         now = time.monotonic()
         self.ledger.record(plan, out)
+        if self.speculation:
+            self.speculation.observe(plan, [verdict for verdict, _ in verified], out.seconds)
         results = []
         for (request, n), (verdict, prompt) in zip(plan.items, verified, strict=True):
-            cursor = request.cursors[TARGET]
-            num_full = cursor.num_read // self.pool.page_size
-            cursor.num_read += n
+            request.cursors[TARGET].num_read += n
             if prompt:
                 request.state["prompt_logprobs"] = request.state.get("prompt_logprobs", 0) + len(prompt)
+            straight = len(request.tokens) + (num_straight(verdict.path) if verdict else 0)
             tokens, reason = self._accept(request, verdict, now) if verdict else ([], None)
-            self.pool.publish(request, cursor, num_full)
+            self._settle(request, min(straight, len(request.tokens) - 1))
             if reason:
                 self._finish(request, reason)
             if tokens or prompt:
@@ -207,10 +232,7 @@ class Engine:
 
     def _accept(self, request: Request, verdict: Verdict, now: float) -> tuple[list[int], str | None]:
         """Appends the verdict's tokens up to the first that ends the request, and drops what was drafted in vain."""
-        params, end_ids = request.params, self._end_ids(request)
-        limit = self.max_model_len
-        if params.max_tokens is not None:
-            limit = min(limit, request.num_prompt + params.max_tokens)
+        params, end_ids, limit = request.params, self._end_ids(request), self._limit(request)
         tokens: list[int] = []
         reason = None
         for token in verdict.tokens:
@@ -223,13 +245,11 @@ class Engine:
             if reason:
                 break
         request.tokens += tokens
-        if request.draft is not None:
-            self.ledger.num_drafted += len(request.draft.tokens)
-            self.ledger.num_accepted += verdict.num_accepted
-            request.draft = None
-            cursor = request.cursors[TARGET]
-            cursor.num_read, cursor.pages = self.pool.truncate(cursor, len(request.tokens) - 1)
         metrics: RequestMetrics = request.state["metrics"]
+        for drafts in (self.ledger.drafts, metrics.drafts):
+            if drafts is not None:
+                drafts.observe(request.draft, len(verdict.path), len(tokens))
+        request.draft = None
         metrics.num_output += len(tokens)
         metrics.first_token = now if metrics.first_token is None else metrics.first_token
         metrics.last_token = now
@@ -237,14 +257,26 @@ class Engine:
         return tokens, reason
 
     def _finish(self, request: Request, reason: str) -> None:
-        cursor = request.cursors[TARGET]
-        self.pool.free(cursor.pages)
-        request.cursors[TARGET] = Cursor()
+        self._release(request)
         (self.running if request.status is Status.RUNNING else self.waiting).remove(request)
         request.status, request.finish_reason = Status.FINISHED, reason
         metrics: RequestMetrics = request.state["metrics"]
         metrics.num_cached, metrics.num_preemptions = request.num_cached, request.num_preemptions
         del self.requests[request.id]
+
+    def _limit(self, request: Request) -> int:
+        """The number of tokens at which it ends."""
+        most = request.params.max_tokens
+        return self.max_model_len if most is None else min(self.max_model_len, request.num_prompt + most)
+
+    def _settle(self, request: Request, length: int) -> None:
+        for reader in self.readers:
+            reader.settle(request, length)
+
+    def _release(self, request: Request) -> None:
+        request.draft = None
+        for reader in self.readers:
+            reader.release(request)
 
     def _end_ids(self, request: Request) -> frozenset[int]:
         own = request.params.stop_token_ids
@@ -252,4 +284,5 @@ class Engine:
 
     def check(self) -> None:
         """Raises AssertionError unless every page is accounted for."""
-        self.pool.check([request.cursors[TARGET] for request in self.requests.values()])
+        for reader in self.readers:
+            reader.pool.check([reader.cursor(request) for request in self.requests.values()])

@@ -8,9 +8,74 @@ weights evenly by rows read, KV by entries seen. The bound is bandwidth / bytes 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
-from .types import TARGET, ForwardOutput, StepPlan
+from .types import TARGET, Draft, ForwardOutput, StepPlan
+
+
+@dataclass(slots=True)
+class DraftMetrics:
+    """What speculation brought one request, or all of them.
+
+    A *step* is a target forward that chose tokens of a request, drafted or not. By position: of the tokens that
+    drafts had there, how many were kept; a token behind one that was not kept counts as drafted and not as kept.
+    """
+
+    num_steps: int = 0
+    num_tokens: int = 0  # chosen in these steps
+    num_drafts: int = 0
+    num_drafted: int = 0  # tokens tested, all branches of trees
+    drafted: list[int] = field(default_factory=list)  # drafts that had a token there, by position
+    accepted: list[int] = field(default_factory=list)
+    seconds: float = 0  # of drafting, in the steps it was part of
+    num_bytes: float = 0  # that draft models read for it
+    reasons: Counter[str] = field(default_factory=Counter)  # why steps had no draft
+
+    def observe(self, draft: Draft | None, num_accepted: int, num_tokens: int) -> None:
+        """A step that tested a draft, or none, and of which `num_tokens` tokens were kept."""
+        self.num_steps += 1
+        self.num_tokens += num_tokens
+        if draft is None:
+            return
+        self.num_drafts += 1
+        self.num_drafted += len(draft.tokens)
+        missing = draft.depth - len(self.drafted)
+        self.drafted += [0] * missing
+        self.accepted += [0] * missing
+        for i in range(draft.depth):
+            self.drafted[i] += 1
+            self.accepted[i] += i < num_accepted
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Tokens kept per target forward, its own choice included: plain decoding has 1."""
+        return self.num_tokens / self.num_steps if self.num_steps else None
+
+    def json(self) -> dict[str, object]:
+        tokens, rates = max(self.num_tokens, 1), zip(self.accepted, self.drafted, strict=True)
+        return {
+            "acceptance_length": self.acceptance_length,
+            "acceptance_by_position": [accepted / drafted for accepted, drafted in rates],
+            "drafted_tokens": self.num_drafted,
+            "accepted_tokens": sum(self.accepted),
+            "target_forwards_per_token": self.num_steps / tokens,
+            "draft_seconds": self.seconds,
+            "draft_bytes_per_token": self.num_bytes / tokens,
+            "undrafted_steps": dict(self.reasons),
+        }
+
+    def summary(self, seconds: float) -> str:
+        """One line; `seconds` is the time of the target's forwards."""
+        parts = [f"{self.acceptance_length or 1:.2f} tokens per target forward"]
+        if self.num_drafts:
+            shown = [f"{a / d:.0%}" for a, d in zip(self.accepted[:4], self.drafted[:4], strict=True)]
+            parts.append(f"kept by position {' '.join(shown)}{' ...' if len(self.drafted) > 4 else ''}")
+            parts.append(f"drafting {self.seconds / max(self.seconds + seconds, 1e-9):.0%} of the time")
+        if self.reasons:
+            [(reason, _)] = self.reasons.most_common(1)
+            parts.append(f"no draft in {self.reasons.total()} of {self.num_steps} steps, mostly: {reason}")
+        return "speculation: " + ", ".join(parts)
 
 
 @dataclass(slots=True)
@@ -27,6 +92,7 @@ class RequestMetrics:
     weight_bytes: float = 0
     kv_bytes: float = 0
     forward_seconds: float = 0  # of the steps it was part of, all of them
+    drafts: DraftMetrics | None = None  # with a drafter
 
     @property
     def ttft(self) -> float | None:
@@ -55,9 +121,9 @@ class RequestMetrics:
         per_token = (self.weight_bytes + self.kv_bytes) / (self.num_output - 1)
         return self.tokens_per_second * per_token / (bandwidth * 1e9)
 
-    def json(self, bandwidth: float | None = None) -> dict[str, float | int | None]:
+    def json(self, bandwidth: float | None = None) -> dict[str, object]:
         """Every figure by name, for result files and responses."""
-        return {
+        figures: dict[str, object] = {
             "prompt_tokens": self.num_prompt,
             "cached_tokens": self.num_cached,
             "output_tokens": self.num_output,
@@ -69,6 +135,9 @@ class RequestMetrics:
             "forward_seconds": self.forward_seconds,
             "bandwidth_share": self.bound_share(bandwidth),
         }
+        if self.drafts is not None:
+            figures["speculation"] = self.drafts.json()
+        return figures
 
 
 @dataclass(slots=True)
@@ -79,13 +148,12 @@ class Ledger:
     num_read: int = 0  # tokens that went through the model
     num_output: int = 0
     num_cached: int = 0
-    num_drafted: int = 0
-    num_accepted: int = 0
     num_preemptions: int = 0
     weight_bytes: int = 0
     kv_bytes: int = 0
     forward_seconds: float = 0
-    step_seconds: float = 0  # forward and everything around it
+    step_seconds: float = 0  # forward, drafting and everything around them
+    drafts: DraftMetrics = field(default_factory=DraftMetrics)
 
     def record(self, plan: StepPlan, out: ForwardOutput) -> None:
         """Charges a step, before its cursors move, to the totals and to ``state["metrics"]`` of its requests."""
@@ -107,11 +175,11 @@ class Ledger:
     @property
     def python_seconds_per_step(self) -> float:
         """What a step costs besides its forward."""
-        return (self.step_seconds - self.forward_seconds) / max(self.num_steps, 1)
+        return (self.step_seconds - self.forward_seconds - self.drafts.seconds) / max(self.num_steps, 1)
 
 
 def summary(metrics: RequestMetrics, bandwidth: float | None = None) -> str:
-    """One line about a request's cost; `bandwidth` in GB/s adds the share of the bound."""
+    """One line on a request's cost, one on its speculation; `bandwidth` in GB/s adds the share of the bound."""
     parts = [f"{metrics.num_output} tokens"]
     if metrics.ttft is not None:
         parts.append(f"first after {metrics.ttft * 1e3:,.0f} ms")
@@ -126,4 +194,5 @@ def summary(metrics: RequestMetrics, bandwidth: float | None = None) -> str:
         parts.append(f"{share:.0%} of the {bandwidth:,.1f} GB/s bound")
     if metrics.num_cached:
         parts.append(f"{metrics.num_cached} of {metrics.num_prompt} prompt tokens cached")
-    return ", ".join(parts)
+    line = ", ".join(parts)
+    return line if metrics.drafts is None else f"{line}\n{metrics.drafts.summary(metrics.forward_seconds)}"

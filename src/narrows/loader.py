@@ -18,7 +18,10 @@ from .checkpoints.compressed import Compressed, open_compressed
 from .engine import Engine
 from .kv.pool import KvPool
 from .machine import available_memory, default_threads
+from .methods import StackError
 from .models import declare, hub
+from .reader import Reader
+from .speculation import Speculation
 from .stack import Stack
 from .text import ChatTemplate, Tokenizer, load_chat_template, load_tokenizer
 from .types import F32, ForwardBatch, ForwardOutput, ModelSpec, TensorSource
@@ -51,7 +54,13 @@ class NativeModel:
         native, began = self._native, time.perf_counter()
         weight_bytes, kv_bytes = native.weight_bytes, native.kv_bytes
         logits = native.forward(
-            batch.tokens, batch.positions, batch.cu_seqlens, batch.context_lens, batch.page_table, batch.logit_rows
+            batch.tokens,
+            batch.positions,
+            batch.cu_seqlens,
+            batch.context_lens,
+            batch.page_table,
+            batch.logit_rows,
+            batch.parents,
         )
         seconds = time.perf_counter() - began
         return ForwardOutput(logits, native.weight_bytes - weight_bytes, native.kv_bytes - kv_bytes, seconds)
@@ -71,6 +80,42 @@ class NativeModel:
             batch.logit_rows,
             pairs,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """A model on disk; a compressed one has matrices of its own, and the rest from its parent."""
+
+    path: Path
+    ckpt: Checkpoint
+    compressed: Compressed | None
+    spec: ModelSpec
+    sources: Mapping[str, TensorSource]
+
+    @classmethod
+    def open(cls, model: str | os.PathLike[str], progress: bool) -> _Files:
+        path = hub.resolve(model, progress=progress)
+        parent = hub.parent(path)
+        ckpt = open_checkpoint(parent)
+        return cls(path, ckpt, open_compressed(path) if parent != path else None, *declare(ckpt))
+
+    @property
+    def identity(self) -> str:
+        """Of everything that is computed with."""
+        return f"{self.ckpt.identity()} {self.compressed.identity() if self.compressed else ''}"
+
+    def tensors(self, weights: str, cache: bool, num_threads: int) -> Mapping[str, Any]:
+        """Packed; `weights` is a format, or a way to read the model's own."""
+        ckpt, spec, compressed, sources = self.ckpt, self.spec, self.compressed, self.sources
+        if compressed is None:
+            return load_weights(ckpt, spec, sources, weights=weights, cache=cache, num_threads=num_threads)
+        for name, shape in compressed.shapes.items():
+            source = sources.get("embed" if name == "head" and spec.tied_head else name)
+            if source is None or source.shape != shape:
+                raise WeightError(f"{compressed.path}: matrix {name!r} of {shape} has no place in {ckpt.path}")
+        rest = {name: source for name, source in sources.items() if name not in compressed.shapes}
+        tensors = load_weights(ckpt, spec, rest, cache=False, num_threads=num_threads)
+        return {**tensors, **load_compressed(compressed, weights, cache=cache, num_threads=num_threads)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,24 +168,23 @@ def load(
         if value is not None and value < 1:
             raise ValueError(f"{name} is {value}; it must be at least 1")
 
-    path = hub.resolve(model, progress=progress)
-    parent = hub.parent(path)
-    compressed = open_compressed(path) if parent != path else None
-    ckpt = open_checkpoint(parent)
-    spec, sources = declare(ckpt)
-    tokenizer = load_tokenizer(ckpt)
+    files = _Files.open(model, progress)
+    spec, tokenizer = files.spec, load_tokenizer(files.ckpt)
     if num_threads is None:
         num_threads, why = default_threads()
         log.info("using %d threads: %s", num_threads, why)
     per_token = spec.num_layers * stack.kv.bytes_per_token(spec.num_kv_heads, spec.head_dim)
     num_pages, max_model_len = _size_kv(spec, per_token * PAGE_SIZE, stack, max_model_len, kv_cache_bytes)
-    tensors: Mapping[str, Any]
-    if compressed is None:
-        tensors = load_weights(ckpt, spec, sources, weights=stack.weights, cache=cache, num_threads=num_threads)
-    else:
-        tensors = _compressed_tensors(compressed, ckpt, spec, sources, stack, cache, num_threads)
+    tensors = files.tensors(stack.weights, cache, num_threads)
     native = NativeModel(spec, tensors, num_pages, num_threads)
-    identity = f"{ckpt.identity()} {compressed.identity() if compressed else ''} weights={stack.weights}"
+    speculation = None
+    if stack.draft is not None:
+        readers = {
+            name: _draft_reader(name, tokenizer, spec, stack, num_pages, num_threads, cache=cache, progress=progress)
+            for name in stack.draft.models
+        }
+        speculation = Speculation(stack.draft, stack.pace, readers)
+    identity = f"{files.identity} weights={stack.weights}"
     engine = Engine(
         native,
         KvPool(num_pages, PAGE_SIZE, identity=identity, codec=stack.kv.tag),
@@ -150,27 +194,34 @@ def load(
         max_model_len=max_model_len,
         eos_ids=tokenizer.eos_ids,
         bos_id=tokenizer.bos_id,
+        speculation=speculation,
     )
-    return Loaded(engine, native, tokenizer, load_chat_template(ckpt, tokenizer), spec, stack, path)
+    return Loaded(engine, native, tokenizer, load_chat_template(files.ckpt, tokenizer), spec, stack, files.path)
 
 
-def _compressed_tensors(
-    compressed: Compressed,
-    ckpt: Checkpoint,
-    spec: ModelSpec,
-    sources: Mapping[str, TensorSource],
+def _draft_reader(
+    name: str,
+    tokenizer: Tokenizer,
+    target: ModelSpec,
     stack: Stack,
-    cache: bool,
+    num_pages: int,
     num_threads: int,
-) -> dict[str, Any]:
-    """The matrices of a compressed model, and what its parent has beside them."""
-    for name, shape in compressed.shapes.items():
-        source = sources.get("embed" if name == "head" and spec.tied_head else name)
-        if source is None or source.shape != shape:
-            raise WeightError(f"{compressed.path}: matrix {name!r} of {shape} has no place in {ckpt.path}")
-    rest = {name: source for name, source in sources.items() if name not in compressed.shapes}
-    tensors = load_weights(ckpt, spec, rest, cache=False, num_threads=num_threads)
-    return {**tensors, **load_compressed(compressed, stack.weights, cache=cache, num_threads=num_threads)}
+    *,
+    cache: bool,
+    progress: bool,
+) -> Reader:
+    """A draft model with as many pages as the target has. Raises StackError unless their vocabularies are the same."""
+    files = _Files.open(name, progress)
+    spec = files.spec
+    difference = tokenizer.first_difference(load_tokenizer(files.ckpt))
+    if spec.vocab_size != target.vocab_size or difference is not None:
+        how = f"token {difference} differs" if spec.vocab_size == target.vocab_size else "they differ in size"
+        raise StackError(
+            f"draft model {name} has another vocabulary than the model ({how}: {spec.vocab_size} and "
+            f"{target.vocab_size} tokens): take a draft model of the same family"
+        )
+    native = NativeModel(spec, files.tensors("auto", cache, num_threads), num_pages, num_threads)
+    return Reader(name, native, KvPool(num_pages, PAGE_SIZE, identity=files.identity, codec=stack.kv.tag))
 
 
 def _size_kv(

@@ -14,9 +14,10 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from . import _native
-from .types import F32, TokenLogprobs
+from .types import F32, F64, TokenLogprobs
 
 GREEDY_BELOW = 1e-5  # a temperature that leaves nothing to chance
 _SEED_LOW, _SEED_HIGH = -(1 << 63), (1 << 64) - 1
@@ -222,13 +223,14 @@ class CounterRng:
     seed: int
     position: int  # of offset 0
 
-    def uniform(self, offset: int) -> float:
-        key = _mix((self.seed & _MASK) + 0x9E3779B97F4A7C15 & _MASK)
+    def uniform(self, offset: int, stream: int = 0) -> float:
+        """In [0, 1). Streams are independent: 0 chooses tokens, the others serve speculation."""
+        key = _mix((self.seed & _MASK) + (2 * stream + 1) * 0x9E3779B97F4A7C15 & _MASK)
         return (_mix((key + (self.position + offset) * 0x9E3779B97F4A7C15) & _MASK) >> 11) * 2.0**-53
 
 
 class _Rng(Protocol):
-    def uniform(self, offset: int) -> float: ...
+    def uniform(self, offset: int, stream: int = 0) -> float: ...
 
 
 def choose(logits: F32, params: SamplingParams, rng: _Rng, offset: int) -> int:
@@ -239,6 +241,30 @@ def choose(logits: F32, params: SamplingParams, rng: _Rng, offset: int) -> int:
     return _native.sample(logits[0], p.temperature, max(p.top_k, 0), p.top_p, p.min_p, rng.uniform(offset))
 
 
+def distribution(logits: F32, params: SamplingParams) -> F64:
+    """What `choose` draws from, for one row of adjusted logits [V]: probabilities [V]."""
+    out = np.zeros(len(logits))
+    if params.greedy or params.top_k == 1 or not np.isfinite(logits.max()):
+        out[_native.argmax(logits[None])[0]] = 1
+        return out
+    weights = np.exp((logits.astype(np.float64) - logits.max()) / params.temperature)
+    if params.top_k > 0 or params.top_p < 1:
+        order = np.argsort(-logits, kind="stable")
+        sums = np.cumsum(weights[order])
+        count = min(params.top_k, len(order)) if params.top_k > 0 else len(order)
+        if params.top_p < 1:
+            count = min(count, int(np.searchsorted(sums, params.top_p * sums[count - 1])) + 1)
+        weights[order[count:]] = 0
+    weights[weights < params.min_p] = 0  # the likeliest weighs 1
+    return weights / weights.sum()
+
+
+def draw(probs: F64, uniform: float) -> int:
+    """The token at `uniform` of the cumulated probabilities [V], which need not sum to one."""
+    sums = np.cumsum(probs)
+    return int(np.searchsorted(sums, min(uniform * sums[-1], np.nextafter(sums[-1], 0)), side="right"))
+
+
 def adjusts(params: SamplingParams, num_output: int) -> bool:
     """Whether `adjust` would change anything."""
     p = params
@@ -247,7 +273,11 @@ def adjusts(params: SamplingParams, num_output: int) -> bool:
 
 
 def adjust(
-    logits: F32, tokens: Sequence[int], num_prompt: int, params: SamplingParams, end_ids: Collection[int]
+    logits: F32,
+    tokens: Sequence[int] | npt.NDArray[np.int64],
+    num_prompt: int,
+    params: SamplingParams,
+    end_ids: Collection[int],
 ) -> F32:
     """Penalties, biases and the mask of end tokens: a changed copy of logits [k+1, V].
 
@@ -269,6 +299,21 @@ def adjust(
         if len(seen) - num_prompt < p.min_tokens:
             row[list(end_ids)] = -math.inf
     return out
+
+
+def adjust_paths(
+    logits: F32,
+    tokens: Sequence[int],
+    paths: Sequence[Sequence[int]],
+    num_prompt: int,
+    params: SamplingParams,
+    end_ids: Collection[int],
+) -> F32:
+    """The same for rows of a tree: row i follows the request's tokens and then paths[i]."""
+    known = np.asarray(tokens, np.int64)
+    seen = [np.concatenate([known, np.asarray(path, np.int64)]) for path in paths]
+    rows = [adjust(logits[i : i + 1], one, num_prompt, params, end_ids) for i, one in enumerate(seen)]
+    return np.concatenate(rows)
 
 
 def token_logprobs(logits: F32, tokens: Sequence[int], k: int) -> list[TokenLogprobs]:

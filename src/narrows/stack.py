@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
+from .drafters import DRAFTERS
+from .drafters.base import Drafter
 from .kv import KV_CODECS
 from .kv.base import KvCodec
 from .methods import StackError, build, near, show
+from .pacers import PACERS
+from .pacers.base import Pacer
 from .schedulers import SCHEDULERS
 from .schedulers.base import Scheduler
 from .verifiers import VERIFIERS
 from .verifiers.base import Verifier
 from .weights import OWN, parse_format
 
-REGISTRIES = {"kv": KV_CODECS, "scheduler": SCHEDULERS, "verify": VERIFIERS}
+REGISTRIES = {"kv": KV_CODECS, "scheduler": SCHEDULERS, "verify": VERIFIERS, "draft": DRAFTERS, "pace": PACERS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ class Stack:
     kv: KvCodec = field(default_factory=lambda: build("kv", "bf16", KV_CODECS))
     scheduler: Scheduler = field(default_factory=lambda: build("scheduler", "continuous", SCHEDULERS))
     verify: Verifier = field(default_factory=lambda: build("verify", "greedy", VERIFIERS))
+    draft: Drafter | None = None
+    pace: Pacer = field(default_factory=lambda: build("pace", "goodput", PACERS))
 
     @classmethod
     def parse(cls, line: str) -> Stack:
@@ -39,14 +45,17 @@ class Stack:
                 raise StackError(f"no part {key[:40]!r} in a stack{near(key, known)}; there is {', '.join(known)}")
             if not equals or not value or key in parts:
                 raise StackError(f"{key} must be given once, as {key}=value")
-            parts[key] = build(key, value, REGISTRIES[key]) if key in REGISTRIES else value
+            none = key == "draft" and value == "none"
+            parts[key] = None if none else build(key, value, REGISTRIES[key]) if key in REGISTRIES else value
         stack = cls(**parts)
         stack.check()
         return stack
 
     def __str__(self) -> str:
         words = [f"weights={self.weights}"]
-        words += [f"{key}={show(getattr(self, key), registry)}" for key, registry in REGISTRIES.items()]
+        for key, registry in REGISTRIES.items():
+            if self.draft is not None or key not in ("draft", "pace"):
+                words.append(f"{key}={show(getattr(self, key), registry)}")
         return " ".join(words)
 
     @property
@@ -62,4 +71,5 @@ class Stack:
             except ValueError as error:
                 raise StackError(str(error)) from None
         for key, registry in REGISTRIES.items():
-            show(getattr(self, key), registry)
+            if getattr(self, key) is not None:
+                show(getattr(self, key), registry)

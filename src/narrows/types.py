@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 I32 = npt.NDArray[np.int32]
 F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
 
 TARGET = "target"  # the model every request has a cursor for
 
@@ -71,10 +72,11 @@ class TensorSource:
 
 @dataclass(slots=True)
 class Cursor:
-    """How far one model has read a request, and the pages that hold what it remembers."""
+    """How far one model has read a request, and the pages that hold it."""
 
     num_read: int = 0  # tokens of the request whose KV is in `pages`
     pages: list[int] = field(default_factory=list)
+    num_full: int = 0  # leading pages full of committed tokens, which can be shared
 
 
 class Status(Enum):
@@ -109,11 +111,35 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Proposed continuation. ``parents`` None is a chain; ``probs`` None is a deterministic drafter."""
+    """Proposed continuation, not empty. ``parents`` None is a chain; ``probs`` None is a deterministic drafter."""
 
     tokens: I32  # [k]
-    parents: I32 | None = None  # [k], index of each token's parent in the draft, -1 = the last committed token
-    probs: F32 | None = None  # [k, V]
+    parents: I32 | None = None  # [k], index of each token's parent, before it; -1 = the last committed token
+    probs: F64 | None = None  # [k, V], what each token was drawn from
+    logprobs: F32 | None = None  # [k], how sure the drafter was of each token
+
+    def children(self, node: int) -> list[int]:
+        """Indices of the tokens that are proposed to follow token `node`; -1 is the last committed one."""
+        if self.parents is None:
+            return [node + 1] if node + 1 < len(self.tokens) else []
+        return np.flatnonzero(self.parents == node).tolist()
+
+    def paths(self) -> list[list[int]]:
+        """For each token, the tokens proposed up to it."""
+        parents = range(-1, len(self.tokens) - 1) if self.parents is None else self.parents.tolist()
+        paths: list[list[int]] = [[]]  # by parent, plus one
+        for parent, token in zip(parents, self.tokens.tolist(), strict=True):
+            paths.append([*paths[parent + 1], token])
+        return paths[1:]
+
+    @property
+    def depth(self) -> int:  # of its longest path
+        return len(self.tokens) if self.parents is None else max(map(len, self.paths()))
+
+    def first(self, k: int) -> Draft | None:
+        """Its first k tokens; None when that is none. For a drawn draft k must not depend on what was drawn."""
+        rest: list[Any] = [part if part is None else part[:k] for part in (self.parents, self.probs, self.logprobs)]
+        return Draft(self.tokens[:k], *rest) if k > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +159,7 @@ class ForwardBatch:
     """One native call. Request b owns rows ``cu_seqlens[b]:cu_seqlens[b+1]``.
 
     KV entry i of request b is stored in page ``page_table[b, i // S]`` at offset ``i % S``. The rows of a request
-    are the last of its ``context_lens[b]`` entries; each sees those up to and including its own.
+    are the last of its ``context_lens[b]`` entries; each sees those up to its own or, of the step's, those on its path.
     """
 
     tokens: I32  # [T]
@@ -142,6 +168,7 @@ class ForwardBatch:
     context_lens: I32  # [B] entries after this step
     page_table: I32  # [B, P]
     logit_rows: I32  # [R] indices into T
+    parents: I32 | None = None  # [T] the row before each on its path, -1 = the last entry before the step; None: chains
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +183,10 @@ class ForwardOutput:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier decided for one request: the tokens to append, and how many of them are accepted guesses."""
+    """What a verifier decided for one request: the tokens to append, and which guesses they are, but for the last."""
 
     tokens: list[int]
-    num_accepted: int = 0
+    path: list[int] = field(default_factory=list)  # indices of the accepted tokens in the draft
     logprobs: list[TokenLogprobs] | None = None
 
 

@@ -75,8 +75,9 @@ def test_patterns_keep_what_they_say(pattern: str) -> None:
         np.testing.assert_array_equal(unpack(packed), weights(fmt, codes, mask, scales))
         table = 128  # a tile's start is 8 bytes, and 64 lie behind the end
         least = table + 48 * 256 * (bits / 2 + 1) / 8 + 48 * 256 // 64 * 2
+        odd = 48 * 256 // 512 if pattern == "unstructured" else 0
         uneven = pattern in ("16:32", "unstructured") and bits < 8
-        assert least <= packed.data.size <= least * (1.06 if uneven else 1), pattern
+        assert least <= packed.data.size <= least * (1.06 if uneven else 1) + odd, pattern
 
 
 @pytest.mark.parametrize("isa", _native.isas())

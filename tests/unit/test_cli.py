@@ -220,6 +220,19 @@ def test_answer_goes_to_stdout_and_its_cost_to_stderr(fake: SimpleNamespace) -> 
     assert params == sampling.SamplingParams(temperature=0.5, max_tokens=9, stop=["END"])
 
 
+def test_drafts_become_part_of_the_stack(fake: SimpleNamespace) -> None:
+    for flags, stack in (
+        (["--draft", "ngram:k=4"], " draft=ngram:k=4"),
+        (["--draft-model", "small"], " draft=model:model=small"),
+        (["--draft", "ngram", "--stack", "verify=rejection"], "verify=rejection draft=ngram"),
+    ):
+        fake.log.clear()
+        assert narrows_command("run", "m", "Why?", *flags).exit_code == 0
+        assert fake.log[0][1]["stack"] == stack
+    both = narrows_command("run", "m", "Why?", "--draft", "ngram", "--draft-model", "small")
+    assert "give one of the two" in str(both.exception)
+
+
 def test_prompt_from_a_pipe_and_raw_completion(fake: SimpleNamespace) -> None:
     assert narrows_command("run", "m", "--raw", stdin="Once upon").exit_code == 0
     assert fake.log[1][0] == "Once upon"

@@ -14,7 +14,8 @@ from narrows.verifiers import VERIFIERS
 
 @pytest.mark.parametrize(("seam", "name"), [(seam, name) for seam, r in REGISTRIES.items() for name in r])
 def test_every_method_builds_and_prints_back(seam: str, name: str) -> None:
-    method = build(seam, name, REGISTRIES[seam])
+    needs = {"model": "model:model=x", "looped": "looped:base=(ngram)", "first": "ngram|ngram:k=3"}
+    method = build(seam, needs.get(name, name), REGISTRIES[seam])
     assert build(seam, show(method, REGISTRIES[seam]), REGISTRIES[seam]) == method
 
 
@@ -23,7 +24,18 @@ def test_registries_hold_the_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["", "weights=int4", "weights=int4:g64:min scheduler=continuous:budget=7", "verify=greedy kv=bf16"]
+    "line",
+    [
+        "",
+        "weights=int4",
+        "weights=int4:g64:min scheduler=continuous:budget=7",
+        "verify=greedy kv=bf16",
+        "draft=none",
+        "draft=ngram:k=4 verify=rejection pace=fixed",
+        "draft=ngram:min_n=3|model:model=a/b.gguf,k=2",
+        "draft=looped:base=(ngram|model:model=x),gate=-inf,rule=token",
+        "draft=ngram|looped:base=(looped:base=(ngram:k=2)),stages=2",
+    ],
 )
 def test_round_trip(line: str) -> None:
     stack = Stack.parse(line)
@@ -51,6 +63,16 @@ def test_line_says_everything() -> None:
         ("weights=int4 weights=int8", "weights must be given once"),
         ("weights", "weights must be given once, as weights=value"),
         ("verify=greedy:k=1", "no setting 'k'"),
+        ("draft=ngarm", r"did you mean 'ngram'\?"),
+        ("draft=model", "draft=model needs model: model:model=value"),
+        ("draft=first", "no such method"),
+        ("draft=ngram|", "draft=: no such method"),
+        ("draft=looped:base=(ngram:kk=1)", r"no setting 'kk' \(did you mean 'k'\?\)"),
+        ("draft=looped:base=ngram,gate=0.5", "gate is 0.5; it must be at most 0"),
+        ("draft=looped:base=ngram,rule=x", "rule is 'x'; it must be stage or token"),
+        ("draft=ngram:k=0", "k is 0; it must be between 1 and 64"),
+        ("verify=typical:epsilon=0", "epsilon is 0.0; it must be above 0"),
+        ("pace=goodput:retry=1", "retry is 1; it must be between"),
     ],
 )
 def test_errors_name_the_near_miss(line: str, message: str) -> None:

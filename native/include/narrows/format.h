@@ -30,7 +30,8 @@
 //   sparse int formats (symmetric, flat, groups of 32 or 64): blocks and headers as above, but a unit is
 //     mask     [8] u64                            bit 4n + i of word j: row n, column 4j + i is kept
 //     planes   the kept codes XOR offset, each plane 8 / width runs in the slots of its bytes: slot s holds, without gaps, the
-//              codes of quads s * width .. (s + 1) * width - 1. A plane is as long as its longest run; the rest are zero bits.
+//              codes of quads s * width .. (s + 1) * width - 1. A plane is as long as its longest run; the rest are zero bits. A
+//              unit of an odd number of bytes has one more, so that scales lie at even addresses.
 //   A weight that is not kept is zero. Tiles differ in length, so a sparse matrix begins with where they start, in bytes from its own
 //   beginning: u64 [tiles + 1], the last being its end, then zero bytes up to a multiple of 64; 64 more lie behind its end.
 //   sparse bf16: for every 32 columns, masks [32] u16, bit n for row n, then the kept values, column by column.

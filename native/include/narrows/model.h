@@ -37,6 +37,7 @@ struct ModelConfig {
 struct Batch {
   int num_tokens, num_requests, pages_per_row, num_logits;
   const int32_t *tokens, *positions, *cu_seqlens, *context_lens, *page_table, *logit_rows;
+  const int32_t* parents = nullptr;  // [T] or null: see paths.cc
 };
 
 // Inputs of matrix products, in float, to be copied out for some rows of a batch: what pruning is fitted to.
@@ -122,6 +123,8 @@ class Model {
   void plan(const Batch& batch, Plan& plan);
   void products(int thread, std::initializer_list<Product> list);
   void attend(int thread, const Batch& batch, const Plan& plan, int layer, const Item& item);
+  void find_paths(const Batch& batch);
+  KvView straighten(int thread, const Batch& batch, int layer, int head, int t, const KvView& kv);
   void join(const Batch& batch, const Plan& plan, int t);
   void embed(const Batch& batch, int t);
   void enter(const Layer& layer, int t);             // norm before attention
@@ -144,6 +147,9 @@ class Model {
   std::vector<Buffer<uint8_t>> scratch_;    // per thread
   std::vector<Plan> plans_;                 // one per window size
   std::vector<int> request_of_;             // [T]
+  std::vector<int> depth_;                  // [T] entries of the step before a row's own, of those it sees
+  std::vector<bool> branches_;              // [B] not all rows see all rows before them
+  std::vector<Buffer<uint8_t>> straight_;   // per thread: the last pages of a row that sees a path of a tree
 };
 
 }  // namespace narrows

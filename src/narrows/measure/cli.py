@@ -212,6 +212,8 @@ def _bench_model(
     path, stack = resolve(model), Stack.parse(stack_line)
     stack = replace(stack, weights=weights or stack.weights)
     stack.check()
+    if stack.draft is not None:
+        raise ValueError("decode and prefill drive the model directly and draft nothing: leave draft out of --stack")
     figures = honesty.quality_of(stack, path, quality)
 
     def rows() -> Iterator[dict[str, Any]]:

@@ -59,6 +59,12 @@ def line(metrics: list[dict[str, Any]]) -> str:
 
 
 def _lossy_parts(stack: Stack) -> str:
-    """The stack without what changes no output: its scheduler, and how a compressed model's own weights are read."""
-    own = {"weights": "auto"} if stack.weights in OWN else {}
-    return str(replace(stack, scheduler=Stack().scheduler, **own))
+    """The stack without what changes no output.
+
+    That is its scheduler, drafts verified without loss, and how a compressed model's own weights are read.
+    """
+    draft = None if stack.verify.lossless else stack.draft
+    verify = Stack().verify if stack.verify.lossless else stack.verify
+    weights = "auto" if stack.weights in OWN else stack.weights
+    plain = replace(stack, weights=weights, scheduler=Stack().scheduler, pace=Stack().pace)
+    return str(replace(plain, draft=draft, verify=verify))

@@ -33,9 +33,13 @@ class Scheduler(Protocol):
 
 
 def num_behind(request: Request) -> int:
-    """Tokens the cursor has yet to read, drafted ones included."""
-    drafted = len(request.draft.tokens) if request.draft else 0
-    return len(request.tokens) + drafted - request.cursors[TARGET].num_read
+    """Tokens the cursor has yet to read, drafted ones not included."""
+    return len(request.tokens) - request.cursors[TARGET].num_read
+
+
+def num_drafted(request: Request) -> int:
+    """Tokens of its draft, to be tested in this step or never."""
+    return len(request.draft.tokens) if request.draft else 0
 
 
 def prefix_limit(request: Request) -> int:

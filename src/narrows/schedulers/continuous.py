@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..types import TARGET, Request, StepPlan
-from .base import Pages, num_behind, prefix_limit
+from .base import Pages, num_behind, num_drafted, prefix_limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,9 @@ class Continuous:
                 if victim is request:
                     break
             else:
-                held = advance(request, cursor.num_read, len(cursor.pages), num_behind(request))
+                want = num_behind(request)
+                want += min(num_drafted(request), max(0, budget - want - len(left)))  # a draft takes no one's turn
+                held = advance(request, cursor.num_read, len(cursor.pages), want)
                 owed += max(0, pages.pages_for(len(request.tokens) + 1) - held)
         owed += sum(pages.pages_for(len(r.tokens) + 1) - len(r.cursors[TARGET].pages) for r in left)
 

@@ -64,6 +64,11 @@ class Tokenizer:
         self.special_ids = vocabulary.special
         self.vocab_size = max(vocabulary.num_tokens, len(vocabulary.pieces))
 
+    def first_difference(self, other: Tokenizer) -> int | None:
+        """The lowest id that stands for different text in the two vocabularies; None when there is no such id."""
+        pairs = zip(self._vocabulary.pieces, other._vocabulary.pieces, strict=False)
+        return next((i for i, (a, b) in enumerate(pairs) if a != b and None not in (a, b)), None)
+
     def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Token ids of ``text``.
 

@@ -18,11 +18,15 @@ class Greedy:
     """
 
     lossless: ClassVar[bool] = True
+    wants_probs: ClassVar[bool] = False
 
     def verify(self, logits: F32, draft: Draft | None, params: SamplingParams, rng: Rng) -> Verdict:
         tokens: list[int] = []
-        for i in range(len(logits)):
-            tokens.append(choose(logits[i : i + 1], params, rng, i))
-            if draft is None or i == len(draft.tokens) or tokens[i] != draft.tokens[i]:
-                break
-        return Verdict(tokens, num_accepted=len(tokens) - 1)
+        path: list[int] = []
+        node: int | None = -1
+        while node is not None:
+            tokens.append(choose(logits[node + 1 : node + 2], params, rng, len(path)))
+            children = [] if draft is None else draft.children(node)
+            node = next((child for child in children if draft and draft.tokens[child] == tokens[-1]), None)
+            path += [] if node is None else [node]
+        return Verdict(tokens, path)

@@ -122,6 +122,7 @@ def _kept_integers(f: Format, tile: U8, cols: int) -> F32:
                 longest = max(longest, n)
             at += longest
             shift += width
+        at += at % 2
         q[kept] ^= offset
         codes = q.reshape(8, LANES, 4).swapaxes(0, 1).reshape(LANES, UNIT).astype(np.float32) - offset
         w[:, first : first + UNIT] = codes * scales[first % (2 * f.group) // f.group][:, None]

@@ -15,6 +15,7 @@ from narrows.sampling import SamplingParams
 from narrows.schedulers.base import Scheduler
 from narrows.schedulers.continuous import Continuous
 from narrows.types import F32, ForwardBatch, ForwardOutput, Request
+from narrows.verifiers.base import Verifier
 from narrows.verifiers.greedy import Greedy
 
 VOCAB = 97
@@ -45,15 +46,19 @@ class FakeModel:
             low, high = batch.cu_seqlens[b], batch.cu_seqlens[b + 1]
             assert high > low, "a request without tokens"
             start = context - (high - low)
-            assert (batch.positions[low:high] == np.arange(start, context)).all()
             pages = batch.page_table[b, : -(-context // size)]
             for t in range(low, high):
                 at = start + t - low
                 self.store[pages[at // size], at % size] = batch.tokens[t]
             seen = self.store[pages].ravel()
             for t in range(low, high):
+                row, path = t, []
+                while row >= low:  # a chain, or a path in a tree
+                    path.append(start + row - low)
+                    row = row - 1 if batch.parents is None else int(batch.parents[row])
+                assert batch.positions[t] == start + len(path) - 1
                 if t in wanted:
-                    rows[t] = logits_after(seen[: start + t - low + 1])
+                    rows[t] = logits_after(np.concatenate([seen[:start], seen[path[::-1]]]))
         logits = np.stack([rows[t] for t in batch.logit_rows]) if len(batch.logit_rows) else np.empty((0, VOCAB), "f4")
         return ForwardOutput(logits, weight_bytes=1000, kv_bytes=int(batch.context_lens.sum()), seconds=1e-6)
 
@@ -64,12 +69,15 @@ def make_engine(
     page_size: int = 8,
     max_model_len: int | None = None,
     scheduler: Scheduler | None = None,
+    verifier: Verifier | None = None,
     **options: Any,
 ) -> Engine:
     model = FakeModel(num_pages, page_size)
     pool = KvPool(num_pages, page_size, identity="fake", codec="bf16")
     limit = num_pages * page_size if max_model_len is None else max_model_len
-    return Engine(model, pool, scheduler or Continuous(), Greedy(), vocab_size=VOCAB, max_model_len=limit, **options)
+    return Engine(
+        model, pool, scheduler or Continuous(), verifier or Greedy(), vocab_size=VOCAB, max_model_len=limit, **options
+    )
 
 
 def drain(engine: Engine, max_steps: int = 10_000) -> list[StepResult]:

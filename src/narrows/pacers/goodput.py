@@ -1,0 +1,52 @@
+"""Drafts as many tokens as raise the number of tokens kept per second, and none where none does (SmartSpec,
+arXiv:2406.14066, section 4).
+
+A drafted token is worth the probability that it and all before it are kept. It costs a row of the verification and, in
+the longest draft of a step, a round of the drafter. Tokens are added where they are worth most, as far as it pays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..types import Request
+from .base import Costs, Pace
+
+STATE = "pacers.goodput"
+FIRST_RETRY = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """Drafting that does not pay is tried again with one token: after 8 steps of a request, 16, ..., every `retry`."""
+
+    retry: int = 64
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.retry <= 1 << 20:
+            raise ValueError(f"retry is {self.retry}; it must be between 2 and {1 << 20}")
+
+    def pace(self, requests: Sequence[Request], limits: Sequence[int], costs: Costs) -> list[Pace]:
+        rates = [costs.acceptance(request) for request in requests]
+        worth = [(rate**k, -k, i) for i, rate in enumerate(rates) for k in range(1, limits[i] + 1)]
+        worth.sort(reverse=True)
+        rows = kept = len(requests)
+        best, chosen, longest = kept / costs.verify(rows), 0, 0
+        for count, (gain, k, _) in enumerate(worth, 1):
+            kept, longest = kept + gain, max(longest, -k)
+            goodput = kept / (costs.verify(rows + count) + costs.draft(longest))
+            if goodput > best:
+                best, chosen = goodput, count
+        lengths = [0] * len(requests)
+        for _, k, i in worth[:chosen]:
+            lengths[i] = max(lengths[i], -k)
+        return [self._pace(*one, costs) for one in zip(requests, rates, lengths, strict=True)]
+
+    def _pace(self, request: Request, rate: float, length: int, costs: Costs) -> Pace:
+        idle = 0 if length else request.state.get(STATE, 0) + 1
+        request.state[STATE] = idle
+        doubled = FIRST_RETRY <= idle < self.retry and idle.bit_count() == 1
+        if doubled or (idle and idle % self.retry == 0):
+            return Pace(1)
+        return Pace(length, "" if length else f"{rate:.0%} acceptance does not pay")

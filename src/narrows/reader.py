@@ -1,0 +1,68 @@
+"""A model, the pages it remembers requests in, and its cursor on each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from .batch import Span, assemble
+from .kv.pool import KvPool
+from .types import F32, Cursor, ForwardBatch, ForwardOutput, Request
+
+
+class Model(Protocol):
+    def forward(self, batch: ForwardBatch) -> ForwardOutput: ...
+
+
+class Reader:
+    """Moves the cursors that go by `name`. The target is one reader of a request; a draft model is another."""
+
+    def __init__(self, name: str, model: Model, pool: KvPool) -> None:
+        self.name, self.model, self.pool = name, model, pool
+        self.num_bytes = 0  # read by `advance` so far, weights and KV
+
+    def cursor(self, request: Request) -> Cursor:
+        """The request's cursor; a new one stands at the beginning."""
+        return request.cursors.setdefault(self.name, Cursor())
+
+    def start(self, request: Request, limit: int) -> Cursor:
+        """A new cursor on the pages that are known to hold the request's beginning, at most `limit` tokens of it."""
+        pages = self.pool.share(self.pool.lookup(request, limit))
+        cursor = Cursor(len(pages) * self.pool.page_size, pages, len(pages))
+        request.cursors[self.name] = cursor
+        return cursor
+
+    def reserve(self, request: Request, length: int) -> bool:
+        """Takes the pages for reading up to `length` tokens; False, taking none, when there are not enough."""
+        cursor = self.cursor(request)
+        missing = self.pool.pages_for(length) - len(cursor.pages)
+        if missing > self.pool.num_free:
+            return False
+        cursor.pages += self.pool.alloc(max(0, missing))
+        return True
+
+    def advance(self, items: Sequence[tuple[Request, Sequence[int]]]) -> F32:
+        """Reads the tokens that follow each request's cursor, in reserved pages: the last one's logits, [B, V]."""
+        out = self.model.forward(assemble([Span(self.cursor(request), tokens, 1) for request, tokens in items]))
+        for request, tokens in items:
+            self.cursor(request).num_read += len(tokens)
+        self.num_bytes += out.weight_bytes + out.kv_bytes
+        return out.logits
+
+    def settle(self, request: Request, length: int) -> None:
+        """After a commit: forgets drafted tokens that were not kept, and lets others share pages that became full.
+
+        `length` is up to where what was read agrees with the committed tokens, the last of which is always the target's
+        own choice. It is the same for every cursor, as all of them read the same draft or less of it.
+        """
+        cursor = self.cursor(request)
+        if cursor.num_read > length:
+            cursor.num_read, cursor.pages = self.pool.truncate(cursor, length)
+            cursor.num_full = min(cursor.num_full, cursor.num_read // self.pool.page_size)
+        self.pool.publish(request, cursor, cursor.num_full)
+        cursor.num_full = cursor.num_read // self.pool.page_size
+
+    def release(self, request: Request) -> None:
+        """Gives the request's pages back; the cursor returns to the beginning."""
+        self.pool.free(self.cursor(request).pages)
+        request.cursors[self.name] = Cursor()

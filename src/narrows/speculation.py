@@ -1,0 +1,89 @@
+"""Before a step, guesses; after it, what became of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .costs import MeasuredCosts
+from .drafters.base import Ask, Drafter, Tools
+from .kv.pool import KvPool
+from .ledger import DraftMetrics
+from .pacers.base import Pacer
+from .reader import Reader
+from .types import TARGET, Draft, Request, StepPlan, Verdict
+
+
+@dataclass(slots=True)
+class Speculation:
+    """A drafter, who decides how much it drafts, and what that has cost so far.
+
+    `readers` are the drafter's models by name; `clock` gives seconds; `tools` are set by the engine.
+    """
+
+    drafter: Drafter
+    pacer: Pacer
+    readers: Mapping[str, Reader] = field(default_factory=dict)
+    clock: Callable[[], float] = time.perf_counter
+    costs: MeasuredCosts = field(default_factory=MeasuredCosts)
+    tools: Tools = field(default_factory=lambda: Tools({}))
+
+    def propose(
+        self, requests: Sequence[Request], ends: Sequence[int], pool: KvPool, spare: int, totals: DraftMetrics
+    ) -> list[Draft | None]:
+        """Drafts for requests that are about to choose a token; the figures go to them and to `totals`.
+
+        Args:
+            ends: tokens at which each request ends: a draft leaves one of them to the target.
+            pool: the target's, of which drafts may take `spare` pages in all.
+        """
+        rooms = []
+        for request, end in zip(requests, ends, strict=True):
+            total, held = len(request.tokens), pool.pages_for(len(request.tokens))
+            fit = (held + spare) * pool.page_size - total
+            rooms.append(max(0, min(self.drafter.max_drafted, end - total - 1, fit)))
+            spare -= pool.pages_for(total + rooms[-1]) - held
+        able = [i for i, room in enumerate(rooms) if room]
+        paces = self.pacer.pace([requests[i] for i in able], [rooms[i] for i in able], self.costs) if able else []
+        reasons = dict.fromkeys(range(len(requests)), "no room for more tokens")
+        reasons |= {i: pace.reason or "nothing to propose" for i, pace in zip(able, paces, strict=True)}
+        asks = {i: Ask(requests[i], pace.num_tokens) for i, pace in zip(able, paces, strict=True) if pace.num_tokens}
+        drafts: list[Draft | None] = [None] * len(requests)
+        for i, draft in zip(asks, self._ask(list(asks.values()), totals) if asks else (), strict=True):
+            drafts[i] = draft
+        for i, request in enumerate(requests):
+            if drafts[i] is None:
+                totals.reasons[reasons[i]] += 1
+                metrics_of(request).reasons[reasons[i]] += 1
+        return drafts
+
+    def _ask(self, asks: Sequence[Ask], totals: DraftMetrics) -> list[Draft | None]:
+        began, before = self.clock(), self._num_bytes()
+        drafts = self.drafter.propose(asks, self.tools)
+        seconds, num_bytes = self.clock() - began, self._num_bytes() - before
+        totals.seconds += seconds
+        totals.num_bytes += num_bytes
+        for ask in asks:
+            metrics_of(ask.request).seconds += seconds
+            metrics_of(ask.request).num_bytes += num_bytes / len(asks)
+        made = [(ask, draft) for ask, draft in zip(asks, drafts, strict=True) if draft is not None]
+        if made and all(metrics_of(ask.request).num_drafts for ask, _ in made):  # the first includes reading the prompt
+            self.costs.drafted(max(draft.depth for _, draft in made), seconds)
+        return drafts
+
+    def observe(self, plan: StepPlan, verdicts: Sequence[Verdict | None], seconds: float) -> None:
+        """Notes what a forward took and what became of its drafts, before they are dropped."""
+        for (request, _), verdict in zip(plan.items, verdicts, strict=True):
+            if verdict is not None and request.draft is not None:
+                self.costs.accepted(request, len(verdict.path), request.draft.depth)
+        if all(request.cursors[TARGET].num_read >= request.num_prompt - 1 for request, _ in plan.items):
+            self.costs.verified(plan.num_tokens, seconds)
+
+    def _num_bytes(self) -> int:
+        return sum(reader.num_bytes for reader in self.readers.values())
+
+
+def metrics_of(request: Request) -> DraftMetrics:
+    """The figures of a request's speculation."""
+    return request.state["metrics"].drafts

@@ -1,0 +1,124 @@
+"""Real models: the ids of plain decoding, whatever drafts, alone and in a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from narrows import LLM, SamplingParams
+from narrows.methods import StackError
+
+TOPICS = ["bread", "prime numbers", "old maps", "winter", "glass", "bees", "a lost key", "tides"]
+OPENINGS = [
+    "Write about {}.",
+    "The history of {} begins",
+    "List facts about {}, then repeat them.",
+    "def {}(x):\n   ",
+]
+PROMPTS = [
+    "Repeat after me, five times: the quick brown fox jumps over the lazy dog.",
+    "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
+    "Write about rivers.",
+    "Translate into French: the sea is blue, the sea is deep, the sea is wide.",
+    "Q: What is seven times eight?\nA:",
+    "List the months of the year, then list them again.",
+    "Once, in a town known for its clocks, there lived",
+    "Summarise: the cat sat on the mat. The cat sat on the mat again. The dog sat on the cat.",
+]
+DRAFTS = {
+    "ngram": "ngram:min_n=1,k=4",
+    "ngram tree": "ngram:min_n=1,k=3,branches=3",
+    "model": "model:model={path},k=3",
+    "ngram|model": "ngram:min_n=3|model:model={path},k=3",
+    "looped ngram": "looped:base=(ngram:k=4)",
+    "looped model": "looped:base=(model:model={path},k=2),gate=-2",
+    "looped by token": "looped:base=(model:model={path},k=3),rule=token",
+}
+MANY = PROMPTS + [opening.format(topic) for topic in TOPICS for opening in OPENINGS]
+Ids = list[list[int]]
+
+
+def load(path: Path, draft: str | None, pace: str = "fixed", context: int = 512) -> LLM:
+    stack = "" if draft is None else f"draft={draft.format(path=path)} pace={pace}"
+    return LLM(path, stack, num_threads=2, max_model_len=context, progress=False)
+
+
+def ids(llm: LLM, prompts: list[str], params: SamplingParams, batch: int) -> Ids:
+    groups = (prompts[i : i + batch] for i in range(0, len(prompts), batch))
+    return [out.outputs[0].token_ids for group in groups for out in llm.generate(group, params)]
+
+
+def greedy(count: int) -> SamplingParams:
+    return SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def plain(smollm2_path: Path) -> Ids:
+    return ids(load(smollm2_path, None), PROMPTS[:3], greedy(24), 3)
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+def test_the_ids_of_plain_decoding(name: str, smollm2_path: Path, plain: Ids) -> None:
+    llm = load(smollm2_path, DRAFTS[name])
+    assert ids(llm, PROMPTS[:1], greedy(24), 1) == plain[:1]
+    assert ids(llm, PROMPTS[:3], greedy(24), 3) == plain
+    assert sum(llm.ledger.drafts.accepted) > 0
+
+
+def test_sampled_ids_of_plain_decoding(smollm2_path: Path) -> None:
+    params = SamplingParams(temperature=0.8, top_p=0.9, seed=3, max_tokens=24, repetition_penalty=1.1)
+    plain = ids(load(smollm2_path, None), PROMPTS[:3], params, 3)
+    assert ids(load(smollm2_path, DRAFTS["ngram|model"]), PROMPTS[:3], params, 3) == plain
+
+
+@pytest.mark.parametrize("temperature", [0, 0.9])
+@pytest.mark.parametrize("verify", ["greedy", "rejection"])
+def test_a_model_that_drafts_for_itself_is_always_right(tiny_path: Path, verify: str, temperature: float) -> None:
+    params = SamplingParams(temperature=temperature, seed=1, max_tokens=33, ignore_eos=True)
+    llm = LLM(tiny_path, f"draft=model:model={tiny_path},k=3 pace=fixed verify={verify}", num_threads=1, cache=False)
+    [answer] = llm.generate("the cat", params)
+    drafts = answer.metrics.drafts
+    assert drafts is not None
+    assert drafts.accepted == drafts.drafted
+    assert drafts.num_steps == 9  # one for the prompt, then four tokens each
+
+
+def test_the_pacer_changes_no_ids(tiny_path: Path, tiny_gguf: Callable[..., Path]) -> None:
+    other = tiny_gguf(layers=1, seed=5)
+    prompts = ["the cat", "a", "in the"]
+    plain = ids(LLM(tiny_path, num_threads=1, cache=False), prompts, greedy(60), 3)
+    for draft in (f"model:model={other}", f"looped:base=(ngram:min_n=1|model:model={other})"):
+        llm = LLM(tiny_path, f"draft={draft}", num_threads=1, cache=False)
+        assert ids(llm, prompts, greedy(60), 3) == plain
+
+
+def test_stop_strings_inside_accepted_drafts(tiny_path: Path) -> None:
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    plain = LLM(tiny_path, num_threads=1, cache=False)
+    text = plain.generate("the cat", params)[0].outputs[0].text
+    stopped = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, stop=text[9:12])
+    [want] = plain.generate("the cat", stopped)[0].outputs
+    [got] = (
+        LLM(tiny_path, f"draft=model:model={tiny_path},k=7 pace=fixed", num_threads=1, cache=False)
+        .generate("the cat", stopped)[0]
+        .outputs
+    )
+    assert (got.text, got.token_ids, got.stop_reason) == (want.text, want.token_ids, text[9:12])
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused(smollm2_path: Path, tiny_path: Path) -> None:
+    with pytest.raises(StackError, match=r"another vocabulary than the model .*49152 tokens.*same family"):
+        LLM(smollm2_path, f"draft=model:model={tiny_path}", num_threads=1, max_model_len=128)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("name", DRAFTS)
+def test_the_ids_of_plain_decoding_long(name: str, smollm2_path: Path) -> None:
+    plain = ids(load(smollm2_path, None), MANY, greedy(128), 8)
+    llm = load(smollm2_path, DRAFTS[name])
+    assert ids(llm, MANY, greedy(128), 1) == plain
+    assert ids(llm, MANY, greedy(128), 8) == plain
+    assert ids(load(smollm2_path, DRAFTS[name], pace="goodput"), MANY, greedy(128), 8) == plain

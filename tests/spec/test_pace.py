@@ -1,0 +1,160 @@
+"""How much is drafted: from costs that a test makes up, and from a clock that it turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+from fake_model import FakeModel, drain, expected, make_engine
+from scripted import Scripted
+
+from narrows.costs import FORGET, MeasuredCosts
+from narrows.pacers.base import Pace
+from narrows.pacers.goodput import Goodput
+from narrows.sampling import SamplingParams
+from narrows.speculation import Speculation
+from narrows.types import ForwardBatch, ForwardOutput, Request
+
+
+@dataclass
+class GivenCosts:
+    verify: Callable[[int], float]
+    drafting: float
+    rates: Sequence[float]
+
+    def draft(self, num_tokens: int) -> float:
+        return self.drafting * num_tokens
+
+    def acceptance(self, request: Request) -> float:
+        return self.rates[int(request.id)]
+
+
+def requests(count: int) -> list[Request]:
+    return [Request(str(i), [1], 1, SamplingParams(), 0, 0.0) for i in range(count)]
+
+
+def lengths(costs: GivenCosts, limits: Sequence[int]) -> list[int]:
+    paces = Goodput().pace(requests(len(limits)), limits, costs)
+    assert all(bool(pace.reason) == (pace.num_tokens == 0) for pace in paces)
+    return [pace.num_tokens for pace in paces]
+
+
+def flat(rows: int) -> float:
+    return 1.0
+
+
+def test_rows_that_cost_nothing_are_used_to_the_limit() -> None:
+    assert lengths(GivenCosts(flat, 0, [0.5]), [8]) == [8]
+
+
+def test_a_dear_drafter_with_few_hits_is_not_used() -> None:
+    assert lengths(GivenCosts(flat, 0.5, [0.3]), [8]) == [0]
+    assert Goodput().pace(requests(1), [8], GivenCosts(flat, 0.5, [0.3])) == [Pace(0, "30% acceptance does not pay")]
+
+
+def test_the_length_maximises_tokens_per_second() -> None:
+    for rate in (0.3, 0.6, 0.8, 0.95):
+        costs = GivenCosts(lambda rows: 1 + 0.1 * (rows - 1), 0.05, [rate])
+        goodput = [sum(rate**i for i in range(k + 1)) / (1 + 0.15 * k) for k in range(9)]
+        assert lengths(costs, [8]) == [max(range(9), key=goodput.__getitem__)]
+
+
+def test_the_batch_shares_rows_where_they_are_worth_most() -> None:
+    """Rows are free up to a knee: the request whose guesses hold gets them."""
+    costs = GivenCosts(lambda rows: 1.0 if rows <= 6 else rows, 0, [0.9, 0.2])
+    assert lengths(costs, [8, 8]) == [4, 0]
+    assert lengths(costs, [2, 8]) == [2, 2]
+
+
+def test_large_batches_do_not_draft_where_rows_cost_their_share() -> None:
+    costs = GivenCosts(lambda rows: float(rows), 0, [0.9] * 16)
+    assert lengths(costs, [8] * 16) == [0] * 16
+
+
+def test_what_did_not_pay_is_tried_again_with_one_token() -> None:
+    pacer, [request] = Goodput(retry=20), requests(1)
+    costs = GivenCosts(lambda rows: float(rows), 0, [0.1])
+    tried = [pacer.pace([request], [8], costs)[0].num_tokens for _ in range(60)]
+    assert [i for i, length in enumerate(tried, 1) if length] == [8, 16, 20, 40, 60]
+    assert set(tried) == {0, 1}
+
+
+def test_times_of_rows_that_were_not_measured() -> None:
+    costs = MeasuredCosts()
+    costs.verified(1, 1.0)
+    assert costs.verify(9) == 1.0  # unknown: worth a try
+    costs.verified(9, 3.0)
+    assert [costs.verify(rows) for rows in (1, 5, 9, 20)] == [1, 2, 3, 3]
+    for _ in range(30):
+        costs.verified(9, 5.0)
+    assert costs.verify(9) == pytest.approx(5, rel=0.01)
+    for _ in range(2 * FORGET):
+        costs.verified(1, 1.0)
+    assert costs.verify(9) == 1.0  # long ago: worth a try again
+
+
+def test_fewer_rows_than_were_ever_measured_are_worth_a_try() -> None:
+    costs = MeasuredCosts()
+    costs.verified(5, 4.0)
+    assert costs.verify(1) == pytest.approx(0.8)
+
+
+def test_acceptance_counts_what_was_tested_and_forgets() -> None:
+    costs, [a, b] = MeasuredCosts(), requests(2)
+    assert costs.acceptance(a) == pytest.approx(4 / 5)
+    for _ in range(60):
+        costs.accepted(a, 4, 4)
+    assert costs.acceptance(a) > 0.95
+    assert costs.acceptance(b) > 0.9  # starts from what the others had
+    for _ in range(60):
+        costs.accepted(a, 0, 4)
+    assert costs.acceptance(a) < 0.15
+
+
+class Clock:
+    """A clock that forwards and drafters move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def speed(right: bool, row: float, guess_seconds: float, count: int = 400) -> tuple[float, float, dict[str, int]]:
+    """(seconds a token, share of plain decoding's speed, reasons) of one long answer on a machine made up."""
+    clock = Clock()
+
+    class Timed(FakeModel):
+        def forward(self, batch: ForwardBatch) -> ForwardOutput:
+            out = super().forward(batch)
+            seconds = 1 + row * (len(batch.tokens) - 1)
+            clock.now += seconds
+            return ForwardOutput(out.logits, out.weight_bytes, out.kv_bytes, seconds)
+
+    def guess(tokens: Sequence[int], k: int) -> list[int]:
+        clock.now += guess_seconds * k
+        return [token if right else (token + 1) % 97 for token in expected(tokens, k)]
+
+    engine = make_engine(num_pages=128, speculation=Speculation(Scripted(guess), Goodput(), clock=clock))
+    engine.model.__class__ = Timed
+    request = engine.add([1, 2, 3], SamplingParams(temperature=0, max_tokens=count))
+    drain(engine)
+    return clock.now / count, count / clock.now, dict(request.state["metrics"].drafts.reasons)
+
+
+def test_good_guesses_pay() -> None:
+    _, share, _ = speed(right=True, row=0.05, guess_seconds=0.02)
+    assert share > 3
+
+
+def test_bad_guesses_cost_at_most_three_percent() -> None:
+    _, share, reasons = speed(right=False, row=0.3, guess_seconds=0.1)
+    assert share > 0.97
+    assert sum(count for reason, count in reasons.items() if reason.endswith("acceptance does not pay")) > 350
+
+
+def test_good_guesses_that_cost_too_much_are_dropped() -> None:
+    _, share, _ = speed(right=True, row=0.9, guess_seconds=0.5)
+    assert share > 0.97
