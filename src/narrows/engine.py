@@ -13,10 +13,11 @@ from itertools import count
 from typing import Protocol
 
 from .batch import build, num_logits
+from .constrain.base import Grammars, Matcher
 from .kv.pool import KvPool
 from .ledger import Ledger, RequestMetrics
 from .prompts import ContextLengthError, RequestError, check_prompt
-from .sampling import CounterRng, SamplingParams, adjust, adjusts, fresh_seed, token_logprobs
+from .sampling import CounterRng, ParamError, SamplingParams, adjust, adjusts, fresh_seed, token_logprobs
 from .schedulers.base import Scheduler, prefix_limit
 from .types import F32, TARGET, Cursor, ForwardBatch, ForwardOutput, Request, Status, StepPlan, TokenLogprobs, Verdict
 from .verifiers.base import Verifier
@@ -53,6 +54,7 @@ class Engine:
         max_model_len: int,
         eos_ids: frozenset[int] = frozenset(),
         bos_id: int | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         if pool.pages_for(max_model_len) > pool.num_pages:
             raise ValueError(
@@ -61,7 +63,7 @@ class Engine:
             )
         self.model, self.pool, self.scheduler, self.verifier = model, pool, scheduler, verifier
         self.vocab_size, self.max_model_len = vocab_size, max_model_len
-        self.eos_ids, self.bos_id = eos_ids, bos_id
+        self.eos_ids, self.bos_id, self.grammars = eos_ids, bos_id, grammars
         self.requests: dict[str, Request] = {}  # those not finished, by id
         self.waiting: list[Request] = []  # both in order of arrival, and all of running before all of waiting
         self.running: list[Request] = []
@@ -89,6 +91,10 @@ class Engine:
         if seed is None:
             seed = fresh_seed() if params.seed is None else params.seed
         request = Request(id, tokens, len(tokens), params, seed, time.monotonic(), salt)
+        if params.structured_outputs:
+            if self.grammars is None:
+                raise ParamError("structured_outputs", "cannot be used: this engine was built without grammars")
+            request.state["matcher"] = self.grammars.matcher(params.structured_outputs)
         request.state["metrics"] = RequestMetrics(request.arrival, request.num_prompt)
         self.requests[id] = request
         self.waiting.append(request)
@@ -167,6 +173,8 @@ class Engine:
         if adjusts(params, len(request.tokens) - request.num_prompt):
             known = request.tokens + drafted
             adjusted = adjust(raw, known, request.num_prompt, params, self._end_ids(request))
+        if matcher := _matcher(request):
+            adjusted = matcher.mask(adjusted, drafted)
         verdict = self.verifier.verify(adjusted, draft, params, CounterRng(request.seed, len(request.tokens)))
         if params.logprobs is not None:
             chosen = verdict.tokens
@@ -207,7 +215,7 @@ class Engine:
 
     def _accept(self, request: Request, verdict: Verdict, now: float) -> tuple[list[int], str | None]:
         """Appends the verdict's tokens up to the first that ends the request, and drops what was drafted in vain."""
-        params, end_ids = request.params, self._end_ids(request)
+        params, end_ids, matcher = request.params, self._end_ids(request), _matcher(request)
         limit = self.max_model_len
         if params.max_tokens is not None:
             limit = min(limit, request.num_prompt + params.max_tokens)
@@ -216,9 +224,10 @@ class Engine:
         for token in verdict.tokens:
             tokens.append(token)
             total = len(request.tokens) + len(tokens)
-            if token in end_ids and total - request.num_prompt > params.min_tokens:
+            reason = matcher.accept(token) if matcher else None
+            if reason is None and token in end_ids and total - request.num_prompt > params.min_tokens:
                 reason = "stop"
-            elif total >= limit:
+            elif reason is None and total >= limit:
                 reason = "length"
             if reason:
                 break
@@ -253,3 +262,7 @@ class Engine:
     def check(self) -> None:
         """Raises AssertionError unless every page is accounted for."""
         self.pool.check([request.cursors[TARGET] for request in self.requests.values()])
+
+
+def _matcher(request: Request) -> Matcher | None:
+    return request.state.get("matcher")
