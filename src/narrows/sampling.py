@@ -112,7 +112,7 @@ def _check_structured(name: str, value: Any) -> dict[str, Any] | None:
         return None
     given = {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else {}
     if len(given) != 1 or not given.keys() <= _STRUCTURES.keys():
-        raise ParamError(name, f"must be an object with one of {', '.join(_STRUCTURES)}, not {_brief(value)}")
+        raise ParamError(name, f"must be an object with exactly one of {', '.join(_STRUCTURES)}, not {_brief(value)}")
     ((kind, content),) = given.items()
     wanted, fits = _STRUCTURES[kind]
     if not fits(content):

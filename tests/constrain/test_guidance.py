@@ -186,7 +186,7 @@ def test_what_cannot_be_used_is_refused_in_time(guidance: Guidance, kind: str, c
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({}, "one of json, regex, grammar, choice"),
+        ({}, "exactly one of json, regex, grammar, choice"),
         ({"json": {}, "regex": "a"}, "one of"),
         ({"json_object": True}, "one of"),
         ({"json": True}, r"structured_outputs.json must be a JSON schema"),
