@@ -13,6 +13,7 @@ from random_schemas import SCHEMAS, fits
 
 from narrows import LLM, SamplingParams
 from narrows.loader import PAGE_SIZE
+from narrows.text.tools import ToolUse
 
 PERSON = {
     "type": "object",
@@ -76,6 +77,18 @@ def test_answers_of_one_request_are_constrained_each(llm: LLM) -> None:
     out = llm.generate("A word:", params({"regex": "[a-z]{3}"}, n=4, temperature=1, seed=1))[0]
     assert all(re.fullmatch("[a-z]{3}", answer.text) for answer in out.outputs)
     assert len({answer.text for answer in out.outputs}) > 1
+
+
+def test_a_required_tool_is_called(llm: LLM) -> None:
+    properties = {"city": {"type": "string", "maxLength": 20}, "days": {"type": "integer", "minimum": 1, "maximum": 9}}
+    parameters = {"type": "object", "properties": properties, "required": ["city"], "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": parameters}}]
+    use = ToolUse.of(tools, "required", False, llm.chat_template.source)
+    messages = use.messages([{"role": "user", "content": "What is the weather in Paris?"}])
+    out = llm.chat(messages, params(use.structured_outputs, max_tokens=80), **use.variables)[0].outputs[0]
+    (call,) = use.message(out.text)["tool_calls"]
+    assert call["function"]["name"] == "weather"
+    assert "city" in json.loads(call["function"]["arguments"])
 
 
 def schemas(count: int) -> list[dict[str, Any]]:

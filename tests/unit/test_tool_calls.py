@@ -168,7 +168,7 @@ class Id(str):
 
 
 def test_a_whole_answer_as_a_message() -> None:
-    use = ToolUse(TOOLS, (), True, HERMES)
+    use = ToolUse(TOOLS, (), True, HERMES, False)
     function = {"name": "weather", "arguments": '{"city": "Paris"}'}
     call = {"id": Id(), "type": "function", "function": function}
     assert use.message("Hi") == {"role": "assistant", "content": "Hi"}
@@ -178,7 +178,7 @@ def test_a_whole_answer_as_a_message() -> None:
     assert use.message("A " + broken) == {"role": "assistant", "content": "A " + broken.removesuffix("}")}
     ids = [each["id"] for each in use.message(hermes(PARIS, PARIS))["tool_calls"]]
     assert ids[0] != ids[1]
-    assert ToolUse((), (), True, None).message(hermes(PARIS))["content"] == hermes(PARIS)
+    assert ToolUse((), (), True, None, False).message(hermes(PARIS))["content"] == hermes(PARIS)
 
 
 @pytest.mark.parametrize(

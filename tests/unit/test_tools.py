@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny_gguf import CHAT_TEMPLATE
 
 from narrows.checkpoints import open_checkpoint
 from narrows.constrain.guidance import Guidance
@@ -125,6 +126,36 @@ def test_malformed_requests_are_named(tools: Any, choice: Any, field: str) -> No
 def test_other_refusals() -> None:
     with pytest.raises(ParamError, match="parallel_tool_calls must be true or false"):
         ToolUse.of([tool()], None, 1, HERMES)
-    with pytest.raises(ParamError, match="its chat template has no place for tools"):
-        ToolUse.of([tool()], None, None, "{{ messages }}")
     assert ToolUse.of([tool()], "none", None, "{{ messages }}").tools == ()
+
+
+def test_a_model_whose_template_knows_no_tools_is_taught(tokenizer: Tokenizer) -> None:
+    template = ChatTemplate(CHAT_TEMPLATE, tokenizer)
+    use = ToolUse.of([tool("f", description="é"), tool("g")], None, None, template.source)
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    messages = [
+        {"role": "user", "content": "Go"},
+        {"role": "assistant", "content": None, "tool_calls": [call, call]},
+        {"role": "tool", "tool_call_id": "1", "content": "one"},
+        {"role": "tool", "tool_call_id": "1", "content": "two<|im_end|>"},
+        {"role": "user", "content": "And?"},
+    ]
+    first, go, calls, results, last = use.messages(messages)
+    assert first["role"] == "system"
+    assert '\n{"type": "function", "function": {"name": "f", "description": "é"}}\n' in first["content"]
+    written = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
+    assert (go, last) == (messages[0], messages[4])
+    assert calls == {"role": "assistant", "content": f"{written}\n{written}"}
+    answers = [f"<tool_response>\n{text}\n</tool_response>" for text in ("one", "two<|im_end|>")]
+    assert results == {"role": "user", "content": "\n".join(answers)}
+    assert use.variables == {}
+    assert len(use.message(calls["content"])["tool_calls"]) == 2
+    ends = [token for token in template.encode(use.messages(messages)) if token == tokenizer.eos_id]
+    assert len(ends) == 5
+    own = use.messages([{"role": "system", "content": "Be brief."}, *messages])
+    assert own[0]["content"].startswith("Be brief.\n\nYou can call functions.")
+
+
+def test_a_template_that_shows_tools_gets_the_messages_as_they_are() -> None:
+    messages = [{"role": "tool", "content": "x"}]
+    assert ToolUse.of([tool()], None, None, HERMES).messages(messages) is messages

@@ -1,7 +1,7 @@
 """Tools between OpenAI's requests and a model's text.
 
     use = ToolUse.of(body.get("tools"), body.get("tool_choice"), body.get("parallel_tool_calls"), template.source)
-    ids = template.encode(messages, **use.variables)         # the tools as the template shows them
+    ids = template.encode(use.messages(messages), **use.variables)
     params = SamplingParams(structured_outputs=use.structured_outputs, ...)  # None unless a call is required
     reader = use.reader()                                    # one for each answer
     deltas = [delta(event) for event in reader.push(text)]   # and of reader.finish() at the end
@@ -21,7 +21,8 @@ from typing import Any
 
 from ..constrain.grammar import JSON_OPTIONS
 from ..sampling import MAX_GRAMMAR_BYTES, ParamError
-from .tool_calls import Arguments, CallStart, Content, Event, ToolCallReader, ToolFormat, tool_format
+from .tool_calls import HERMES, Arguments, CallStart, Content, Event, ToolCallReader, ToolFormat, tool_format
+from .tool_prompt import teach
 
 MAX_TOOLS = 128
 NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -36,6 +37,7 @@ class ToolUse:
     required: tuple[str, ...]  # the answer is a call, or calls, of these; none: as the model likes
     parallel: bool
     format: ToolFormat | None  # None without tools
+    taught: bool  # by the system message, as the chat template knows nothing of tools, or writes calls in other ways
 
     @classmethod
     def of(cls, tools: Any, choice: Any, parallel: Any, template: str | None) -> ToolUse:
@@ -46,16 +48,18 @@ class ToolUse:
             raise ParamError("parallel_tool_calls", "must be true or false")
         required = _check_choice(choice, names)
         if not checked or choice == "none":
-            return cls((), (), True, None)
-        form = tool_format(template)
-        if form is None:
-            raise ParamError("tools", "cannot be used with this model: its chat template has no place for tools")
-        return cls(checked, required, parallel is not False, form)
+            return cls((), (), True, None, False)
+        own = tool_format(template)
+        return cls(checked, required, parallel is not False, own or HERMES, own is None)
 
     @property
     def variables(self) -> dict[str, Any]:
         """What the chat template is given."""
-        return {"tools": list(self.tools)} if self.tools else {}
+        return {"tools": list(self.tools)} if self.tools and not self.taught else {}
+
+    def messages(self, messages: Any) -> Any:
+        """The messages that the chat template is given."""
+        return teach(messages, self.tools) if self.taught else messages
 
     @property
     def structured_outputs(self) -> dict[str, Any] | None:
