@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
+from .json_value import JsonValue
+
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*')
-_PLAIN = frozenset(" \t\r\n:,+-.0123456789eEtrufalsn")  # what JSON is made of, but for strings and brackets
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +82,10 @@ class ToolCallReader:
         self._format = format
         self._names = frozenset(names)
         self._events: list[Event] = []
-        self._held = ""  # may be the space before a call, and the beginning of a marker
+        self._space: list[str] = []  # held, for it may stand before a call
+        self._mark = ""  # held after it, for it may become a marker
         self._fresh = not format.opening  # nothing but separators since the last call
-        self._value: _Value | None = None  # the call being read
+        self._value: JsonValue | None = None  # the call being read
 
     def push(self, text: str) -> list[Event]:
         """What is certain after this text."""
@@ -98,35 +101,40 @@ class ToolCallReader:
         if self._value is not None:
             rest = "" if self._value.announced else self._value.raw
         else:
-            rest = self._shown(self._held)
-        self._value, self._held = None, ""
+            rest = self._shown(self._take_space() + self._mark)
+        self._value, self._mark = None, ""
         self._emit_content(rest)
         return self._flush()
 
     def _read_content(self, character: str) -> None:
-        held = self._held = self._held + character
-        form, text = self._format, held.lstrip(self._format.separators)
-        if form.opening:
-            if text == form.opening:
-                self._begin(held)
-            elif self._fresh and text == form.closing:
-                self._held = ""
-            elif not form.opening.startswith(text) and not (self._fresh and form.closing.startswith(text)):
-                self._release()
-        elif self._fresh and text in ("{", "["):
-            self._begin(held[:-1])
+        form, opening = self._format, self._format.opening
+        if not self._mark and character in form.separators and (opening or self._fresh):
+            self._space.append(character)
+            return
+        mark = self._mark = self._mark + character
+        if opening:
+            if mark == opening:
+                self._begin(mark)
+            elif self._fresh and mark == form.closing:
+                self._space, self._mark = [], ""
+            elif not opening.startswith(mark) and not (self._fresh and form.closing.startswith(mark)):
+                kept = next(n for n in range(len(opening), -1, -1) if mark.endswith(opening[:n]))
+                self._release(mark[: len(mark) - kept], opening[:kept])
+        elif self._fresh and mark in "{[":
+            self._begin("")
             self._read_call(character)
-        elif not self._fresh or text:
-            self._emit_content(self._shown(held))
-            self._held, self._fresh = "", False
+        else:
+            self._release(mark, "")
 
-    def _release(self) -> None:
-        """Lets go of held text that is no marker, but for the end of it that may still be one."""
-        held, opening = self._held, self._format.opening
-        kept = next(n for n in range(min(len(held), len(opening)), -1, -1) if held.endswith(opening[:n]))
-        end = len(held[: len(held) - kept].rstrip())
-        self._emit_content(self._shown(held[:end]))
-        self._held, self._fresh = held[end:], False
+    def _release(self, text: str, mark: str) -> None:
+        """Lets go of held text that is no marker, but for what may still begin one."""
+        shown = text.rstrip(self._format.separators) if self._format.opening else text
+        self._emit_content(self._shown(self._take_space() + shown))
+        self._space, self._mark, self._fresh = list(text[len(shown) :]), mark, False
+
+    def _take_space(self) -> str:
+        space, self._space = "".join(self._space), []
+        return space
 
     def _shown(self, text: str) -> str:
         """Text as content: without what merely separates calls."""
@@ -135,8 +143,8 @@ class ToolCallReader:
         text = text.lstrip(self._format.separators)
         return "" if self._format.closing.startswith(text) else text
 
-    def _begin(self, raw: str) -> None:
-        self._value, self._held = _Value(raw), ""
+    def _begin(self, mark: str) -> None:
+        self._value, self._mark = JsonValue(self._take_space() + mark), ""
 
     def _read_call(self, character: str) -> None:
         value = self._value
@@ -162,7 +170,7 @@ class ToolCallReader:
         name = _parse(match[1]) if match else None
         return name if name in self._names else None
 
-    def _close(self, value: _Value) -> None:
+    def _close(self, value: JsonValue) -> None:
         calls = [] if value.announced else self._calls(value.text)
         self._value, self._fresh = None, calls is not None
         if calls is None:
@@ -191,87 +199,22 @@ class ToolCallReader:
         self.num_calls += 1
 
     def _emit_content(self, text: str) -> None:
-        if not text:
-            return
-        if self._events and isinstance(last := self._events[-1], Content):
-            self._events[-1] = Content(last.text + text)
-        else:
+        if text:
             self._events.append(Content(text))
 
     def _emit_arguments(self, text: str) -> None:
-        last, index = self._events[-1] if self._events else None, self.num_calls - 1
-        if isinstance(last, Arguments) and last.index == index:
-            self._events[-1] = Arguments(index, last.text + text)
-        else:
-            self._events.append(Arguments(index, text))
+        self._events.append(Arguments(self.num_calls - 1, text))
 
     def _flush(self) -> list[Event]:
-        events, self._events = self._events, []
-        return events
-
-
-class _Value:
-    """A JSON object or list being read; only its brackets and strings are understood."""
-
-    __slots__ = (
-        "_escaped",
-        "_in_string",
-        "_num_before",
-        "_pieces",
-        "_seen",
-        "announced",
-        "depth",
-        "in_arguments",
-        "shown",
-    )
-
-    def __init__(self, before: str) -> None:
-        self._pieces = [before]
-        self._num_before = len(before)
-        self._in_string = self._escaped = False
-        self._seen = 0  # opening brackets
-        self.depth = 0
-        self.announced = self.in_arguments = False
-        self.shown = ""  # the last character, as JSON allows it
-
-    @property
-    def raw(self) -> str:
-        return "".join(self._pieces)
-
-    @property
-    def text(self) -> str:
-        return self.raw[self._num_before :]
-
-    @property
-    def begun(self) -> bool:
-        return self._seen > 0
-
-    @property
-    def opens_an_object(self) -> bool:
-        """Whether the last character opened the first object inside of the outermost."""
-        return self._seen == self.depth == 2 and self._pieces[-1] == "{"
-
-    def add(self, character: str) -> bool:
-        """Takes a character; false when no JSON object or list goes on with it."""
-        self._pieces.append(character)
-        self.shown = character
-        if self._in_string:
-            if character < " ":
-                self.shown = json.dumps(character)[1:-1]
-            self._in_string = self._escaped or character != '"'
-            self._escaped = character == "\\" and not self._escaped
-        elif character in "{[":
-            self.depth += 1
-            self._seen += 1
-        elif not self.begun:
-            return character.isspace()
-        elif character in "}]":
-            self.depth -= 1
-        elif character == '"':
-            self._in_string = True
-        else:
-            return character in _PLAIN
-        return True
+        """The events so far, with neighbours that belong together made one."""
+        merged: list[Event] = []
+        for _, group in groupby(self._events, lambda event: (type(event), getattr(event, "index", 0))):
+            first, *rest = events = list(group)
+            if rest and not isinstance(first, CallStart):
+                first = replace(first, text="".join(e.text for e in events if not isinstance(e, CallStart)))
+            merged.append(first)
+        self._events = []
+        return merged
 
 
 def _parse(text: str) -> Any:

@@ -25,6 +25,7 @@ from .tool_calls import HERMES, Arguments, CallStart, Content, Event, ToolCallRe
 from .tool_prompt import teach
 
 MAX_TOOLS = 128
+MAX_CALLS = 16  # in one answer that has to be calls: a small model may repeat itself
 NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
@@ -75,7 +76,7 @@ class ToolUse:
             return {"json": call}
         call["x-guidance"] = JSON_OPTIONS
         opening, closing = json.dumps(self.format.opening + "\n"), json.dumps("\n" + self.format.closing)
-        rest = ' ("\\n" call)*' if self.parallel else ""
+        rest = f' ("\\n" call){{0,{MAX_CALLS - 1}}}' if self.parallel else ""
         return {"grammar": f"start: call{rest}\ncall: {opening} body {closing}\nbody: %json {json.dumps(call)}\n"}
 
     def reader(self) -> ToolCallReader | None:
