@@ -20,9 +20,9 @@ class Markers:
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = frozenset(filter(None, texts))
         self._lengths = sorted({len(text) for text in self._texts}, reverse=True)
-        firsts = sorted({text[0] for text in self._texts})
-        self._first = _any_of(firsts)
-        self._opening = _any_of(c for c in firsts if not c.isalnum())  # letters are in ordinary text all the time
+        self._beginning = _any_of(text[:4] for text in self._texts)
+        # letters are in ordinary text all the time
+        self._opening = _any_of(text[0] for text in self._texts if not text[0].isalnum())
 
     def find(self, text: str) -> list[str]:
         """The markers in a text, from the left, the longest where several begin."""
@@ -60,7 +60,7 @@ class Markers:
     def _spans(self, text: str) -> list[tuple[int, int]]:
         spans: list[tuple[int, int]] = []
         at = 0
-        while hit := self._first.search(text, at):
+        while hit := self._beginning.search(text, at):
             start = hit.start()
             length = next((n for n in self._lengths if text[start : start + n] in self._texts), 0)
             if length:
@@ -94,6 +94,5 @@ def _map(value: Any, change: Callable[[str], str]) -> Any:
     return [_map(item, change) for item in value] if isinstance(value, list) else value
 
 
-def _any_of(characters: Iterable[str]) -> re.Pattern[str]:
-    inside = "".join(map(re.escape, characters))
-    return re.compile(f"[{inside}]" if inside else "(?!)")
+def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, sorted(set(texts)))) or "(?!)")
