@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import closing
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -63,7 +64,8 @@ def root(
     'narrows run smollm2 "Why is the sky blue?"\n\n'
     "narrows run smollm2    (a chat, in a terminal)\n\n"
     "cat letter.txt | narrows run smollm2 --system 'Summarise the text.' -n 100\n\n"
-    "narrows run smollm2 --raw 'Once upon a time' --temperature 0.8 --seed 1"
+    "narrows run smollm2 --raw 'Once upon a time' --temperature 0.8 --seed 1\n\n"
+    "narrows run smollm2 'Invent a person.' --json-schema person.json"
 )
 def run(
     model: Model,
@@ -84,6 +86,11 @@ def run(
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same answer.")] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Longest answer, in tokens.")] = 512,
     stop: Annotated[list[str] | None, typer.Option(help="End the answer before this text; may be repeated.")] = None,
+    json_schema: Annotated[
+        Path | None,
+        typer.Option(help="File with a JSON schema that the answer has to fit.", exists=True, dir_okay=False),
+    ] = None,
+    regex: Annotated[str | None, typer.Option(help="Regular expression that the whole answer has to match.")] = None,
     weights: Weights = None,
     threads: Threads = None,
     draft: Annotated[
@@ -97,6 +104,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Answer one prompt, or chat when there is none and this is a terminal."""
+    form = {"json": json_schema.read_text(encoding="utf-8") if json_schema else None, "regex": regex}
     given = {
         "temperature": temperature,
         "top_k": top_k,
@@ -106,6 +114,7 @@ def run(
         "seed": seed,
         "max_tokens": max_tokens,
         "stop": stop or None,
+        "structured_outputs": form if json_schema or regex is not None else None,
     }
     settings = {name: value for name, value in given.items() if value is not None}
     interactive = prompt is None and sys.stdin.isatty() and sys.stdout.isatty() and not as_json

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from .batch import build, num_logits, num_straight
+from .constrain.base import Grammars, Matcher
 from .drafters.base import Tools
 from .kv.pool import KvPool, OutOfPages
 from .ledger import DraftMetrics, Ledger, RequestMetrics
 from .prompts import ContextLengthError, RequestError, check_prompt
 from .reader import Model, Reader
-from .sampling import CounterRng, SamplingParams, adjust_paths, adjusts, fresh_seed, token_logprobs
+from .sampling import CounterRng, ParamError, SamplingParams, adjust_paths, adjusts, fresh_seed, token_logprobs
 from .schedulers.base import Scheduler, num_behind, num_drafted, prefix_limit
 from .speculation import Speculation
 from .types import F32, TARGET, ForwardOutput, Request, Status, StepPlan, TokenLogprobs, Verdict
@@ -52,6 +53,7 @@ class Engine:
         eos_ids: frozenset[int] = frozenset(),
         bos_id: int | None = None,
         speculation: Speculation | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         if pool.pages_for(max_model_len) > pool.num_pages:
             raise ValueError(
@@ -65,7 +67,7 @@ class Engine:
         if speculation:
             speculation.tools = Tools(speculation.readers, verifier.wants_probs, eos_ids)
         self.vocab_size, self.max_model_len = vocab_size, max_model_len
-        self.eos_ids, self.bos_id = eos_ids, bos_id
+        self.eos_ids, self.bos_id, self.grammars = eos_ids, bos_id, grammars
         self.requests: dict[str, Request] = {}  # those not finished, by id
         self.waiting: list[Request] = []  # both in order of arrival, and all of running before all of waiting
         self.running: list[Request] = []
@@ -93,6 +95,10 @@ class Engine:
         if seed is None:
             seed = fresh_seed() if params.seed is None else params.seed
         request = Request(id, tokens, len(tokens), params, seed, time.monotonic(), salt)
+        if params.structured_outputs:
+            if self.grammars is None:
+                raise ParamError("structured_outputs", "cannot be used: this engine was built without grammars")
+            request.state["matcher"] = self.grammars.matcher(params.structured_outputs)
         drafts = DraftMetrics() if self.speculation else None
         request.state["metrics"] = RequestMetrics(request.arrival, request.num_prompt, drafts=drafts)
         self.requests[id] = request
@@ -188,9 +194,11 @@ class Engine:
     def _verdict(self, request: Request, rows: F32) -> Verdict:
         params, draft = request.params, request.draft
         raw = adjusted = rows[-1 - num_drafted(request) :]
+        paths: list[list[int]] = [[], *(draft.paths() if draft else ())]
         if adjusts(params, len(request.tokens) - request.num_prompt):
-            paths = [[], *(draft.paths() if draft else ())]
             adjusted = adjust_paths(raw, request.tokens, paths, request.num_prompt, params, self._end_ids(request))
+        if matcher := _matcher(request):
+            adjusted = matcher.mask(adjusted, paths)
         verdict = self.verifier.verify(adjusted, draft, params, CounterRng(request.seed, len(request.tokens)))
         if params.logprobs is not None:
             chosen = raw[[0, *(node + 1 for node in verdict.path)]]
@@ -233,14 +241,16 @@ class Engine:
     def _accept(self, request: Request, verdict: Verdict, now: float) -> tuple[list[int], str | None]:
         """Appends the verdict's tokens up to the first that ends the request, and drops what was drafted in vain."""
         params, end_ids, limit = request.params, self._end_ids(request), self._limit(request)
+        matcher = _matcher(request)
         tokens: list[int] = []
         reason = None
         for token in verdict.tokens:
             tokens.append(token)
             total = len(request.tokens) + len(tokens)
-            if token in end_ids and total - request.num_prompt > params.min_tokens:
+            reason = matcher.accept(token) if matcher else None
+            if reason is None and token in end_ids and total - request.num_prompt > params.min_tokens:
                 reason = "stop"
-            elif total >= limit:
+            elif reason is None and total >= limit:
                 reason = "length"
             if reason:
                 break
@@ -286,3 +296,7 @@ class Engine:
         """Raises AssertionError unless every page is accounted for."""
         for reader in self.readers:
             reader.pool.check([reader.cursor(request) for request in self.requests.values()])
+
+
+def _matcher(request: Request) -> Matcher | None:
+    return request.state.get("matcher")

@@ -15,6 +15,7 @@ import numpy as np
 from . import _native
 from .checkpoints import Checkpoint, open_checkpoint
 from .checkpoints.compressed import Compressed, open_compressed
+from .constrain.guidance import Guidance
 from .engine import Engine
 from .kv.pool import KvPool
 from .machine import available_memory, default_threads
@@ -195,6 +196,7 @@ def load(
         eos_ids=tokenizer.eos_ids,
         bos_id=tokenizer.bos_id,
         speculation=speculation,
+        grammars=Guidance(tokenizer, spec.vocab_size),
     )
     return Loaded(engine, native, tokenizer, load_chat_template(files.ckpt, tokenizer), spec, stack, files.path)
 

@@ -54,6 +54,7 @@ class Completion:
         self.output = CompletionOutput(index, "", [], None, None, logprobs, request.state["metrics"])
         self._text = Detokenizer(tokenizer, params.skip_special_tokens) if params.detokenize else None
         self._stops = StopStrings(params.stop)
+        self._end_ids = tokenizer.eos_ids.union(params.stop_token_ids)
 
     @property
     def finished(self) -> bool:
@@ -72,7 +73,8 @@ class Completion:
             output.token_ids.append(token)
             if output.logprobs is not None and result.logprobs:
                 output.logprobs.append(result.logprobs[i])
-            ends = result.finish_reason == "stop" and i == len(result.tokens) - 1
+            last = result.finish_reason == "stop" and i == len(result.tokens) - 1
+            ends = last and token in self._end_ids  # and not with what completes a grammar
             if ends and token in self.request.params.stop_token_ids:
                 output.stop_reason = token
             if self._text and (not ends or self.request.params.include_stop_str_in_output):

@@ -7,6 +7,7 @@ are reported are those of the raw logits, before any of it.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Collection, Sequence
@@ -104,6 +105,44 @@ def _check_bias(name: str, value: Any) -> dict[int, float]:
     return checked
 
 
+MAX_GRAMMAR_BYTES = 1 << 16
+
+
+def _check_structured(name: str, value: Any) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    given = {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else {}
+    if len(given) != 1 or not given.keys() <= _STRUCTURES.keys():
+        raise ParamError(name, f"must be an object with exactly one of {', '.join(_STRUCTURES)}, not {_brief(value)}")
+    ((kind, content),) = given.items()
+    wanted, fits = _STRUCTURES[kind]
+    if not fits(content):
+        raise ParamError(f"{name}.{kind}", f"must be {wanted}, not {_brief(content)}")
+    try:
+        size = len(json.dumps(content, allow_nan=False, ensure_ascii=False).encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ParamError(f"{name}.{kind}", f"is not JSON: {str(error)[:80]}") from None
+    if size > MAX_GRAMMAR_BYTES:
+        raise ParamError(f"{name}.{kind}", f"has {size} bytes as JSON; at most {MAX_GRAMMAR_BYTES} are allowed")
+    return {kind: content}
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and 0 < len(value) <= 1024 and all(map(_text, value))
+
+
+_STRUCTURES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "json": ("a JSON schema, or its text", lambda value: isinstance(value, dict) or _text(value)),
+    "regex": ("a regular expression", _text),
+    "grammar": ("the text of a grammar", _text),
+    "choice": ("a list of 1 to 1024 texts that are not empty", _texts),
+}
+
+
 def _token_id(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < 1 << 31:
         raise ParamError(name, f"holds {_brief(value)}, which is not a token id")
@@ -155,6 +194,9 @@ class SamplingParams:
     )
     min_tokens: int = _integer(0, 0, 1 << 31, "No end, for whatever reason but the limits, before.", "0 or more")
     ignore_eos: bool = _flag(False, "Go on after the model's end token.")
+    structured_outputs: dict[str, Any] | None = _field(  # noqa: RUF009 a field descriptor, as the others
+        None, "object", "one of json, regex, grammar, choice", "Keep the answer to this form.", _check_structured
+    )
     logprobs: int | None = _integer(None, 0, 20, "Report each token's log-probability, and those of the k likeliest.")
     prompt_logprobs: int | None = _integer(None, 0, 20, "The same for the prompt's tokens, from the second.")
     skip_special_tokens: bool = _flag(True, "Leave special tokens out of the text.")

@@ -233,6 +233,17 @@ def test_drafts_become_part_of_the_stack(fake: SimpleNamespace) -> None:
     assert "give one of the two" in str(both.exception)
 
 
+def test_an_answer_may_be_held_to_a_form(fake: SimpleNamespace, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "integer"}')
+    assert narrows_command("run", "m", "How many?", "--json-schema", str(schema)).exit_code == 0
+    assert fake.log[1][1].structured_outputs == {"json": '{"type": "integer"}'}
+    assert narrows_command("run", "m", "How many?", "--regex", "[0-9]+").exit_code == 0
+    assert fake.log[4][1].structured_outputs == {"regex": "[0-9]+"}
+    refused = narrows_command("run", "m", "How many?", "--regex", "a", "--json-schema", str(schema))
+    assert "exactly one of json, regex" in str(refused.exception)
+
+
 def test_prompt_from_a_pipe_and_raw_completion(fake: SimpleNamespace) -> None:
     assert narrows_command("run", "m", "--raw", stdin="Once upon").exit_code == 0
     assert fake.log[1][0] == "Once upon"
@@ -262,6 +273,7 @@ def test_interrupt_stops_the_answer_and_frees_the_request(fake: SimpleNamespace)
         (["hi", "--temperature", "-1"], "temperature is -1.0; it must be between 0 and 100"),
         (["hi", "--temperature", "nan"], "temperature is nan; it must be between 0 and 100"),
         (["hi", "-n", "0"], "max_tokens is 0; it must be 1 or more"),
+        (["hi", "--regex", ""], "structured_outputs.regex must be a regular expression"),
         ([" "], "the prompt is empty"),
         (["hi", "--raw", "--system", "x"], "--raw continues a given PROMPT as it is"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import jinja2
 
 from narrows.text.errors import TemplateError
 from narrows.text.load import MAX_JSON_BYTES, read_json
+from narrows.text.markers import Markers
 from narrows.text.messages import check_messages, plain
 from narrows.text.sandbox import BASE_WEIGHT, BoundedEnvironment, spending
 from narrows.text.tokenizer import Tokenizer
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 MAX_TEMPLATE_CHARS = 1 << 16
 INPUT_FACTOR = 64  # what a template may spend for each unit of weight it is given
 RESERVED = frozenset(("messages", "add_generation_prompt", "bos_token", "eos_token"))
+ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
 NO_TEMPLATE = "the model has no chat template (it is a base model): use plain completion instead of chat"
 
 
@@ -38,6 +41,7 @@ class ChatTemplate:
             "bos_token": "" if tokenizer.bos_id is None else tokenizer.token_text(tokenizer.bos_id),
             "eos_token": tokenizer.token_text(eos[0]) if eos else "",
         }
+        self._special = Markers(map(tokenizer.token_text, tokenizer.special_ids))
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **variables: Any
@@ -47,6 +51,30 @@ class ChatTemplate:
         ``variables`` go to the template: ``tools``, and whatever else it reads. Raises TemplateError when messages are
         malformed, when the template refuses them, is wrong, or runs beyond its bounds.
         """
+        return self._run(self._values(messages, add_generation_prompt, variables))
+
+    def encode(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **variables: Any
+    ) -> list[int]:
+        """Ids of the rendered prompt, with one BOS where the model wants it.
+
+        Special tokens are those the template writes. Where messages or variables spell one out, that is plain text.
+        Raises as ``render`` does.
+        """
+        values = self._values(messages, add_generation_prompt, variables)
+        special, text = self._special, self._run(values)
+        if special.opens(values):
+            seal = f"{secrets.randbelow(10**16):016}"  # nobody can have written it, and no filter changes digits
+            written = special.find(self._run(special.mark_openings(values, seal)))
+            if special.find(text) != written:  # some are not the template's
+                text = self._run(special.mark(values, seal))
+                if special.find(text) != written:
+                    raise TemplateError("the chat template makes a special token of parts of the messages")
+                return self._tokenizer.encode_parts(special.parts(text, seal))
+        return self._tokenizer.encode(text)
+
+    def _values(self, messages: Any, add_generation_prompt: bool, variables: dict[str, Any]) -> dict[str, Any]:
+        """What the template is given, but for the special tokens."""
         if self.source is None:
             raise TemplateError(NO_TEMPLATE)
         if refused := RESERVED & variables.keys():
@@ -54,15 +82,13 @@ class ChatTemplate:
         values = plain(variables, "template variables")
         values |= {"messages": check_messages(messages), "add_generation_prompt": bool(add_generation_prompt)}
         values.setdefault("tools", None)
-        return self._run(values | self._markers)
-
-    def encode(
-        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **variables: Any
-    ) -> list[int]:
-        """Ids of the rendered prompt, with one BOS where the model wants it. Raises as ``render`` does."""
-        return self._tokenizer.encode(self.render(messages, add_generation_prompt, **variables))
+        for role in {message["role"] for message in values["messages"]} - ROLES:
+            if marker := self._special.holding(role):  # templates put roles inside of markers
+                raise TemplateError(f"role {role[:64]!r} is part of the special token {marker!r}")
+        return values
 
     def _run(self, values: dict[str, Any]) -> str:
+        values = values | self._markers
         try:
             template = self._compile()
             with spending(1 << 62) as scale:

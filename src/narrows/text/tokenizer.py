@@ -82,8 +82,14 @@ class Tokenizer:
                 ids = self._backend.encode(text, add_special_tokens=False).ids
             except (TypeError, UnicodeEncodeError) as error:
                 raise TokenizerError(_why_not_text(text)) from error
-        if not add_special:
-            return ids
+        return self._surround(ids) if add_special else ids
+
+    def encode_parts(self, parts: Iterable[tuple[str, bool]]) -> list[int]:
+        """Ids of a whole text given in parts, each with whether special markers in it are special tokens."""
+        each = (self.encode(text, add_special=False, parse_special=special) for text, special in parts)
+        return self._surround([token for ids in each for token in ids])
+
+    def _surround(self, ids: list[int]) -> list[int]:
         prefix, suffix = self._vocabulary.prefix, self._vocabulary.suffix
         if prefix and self.bos_id in prefix and ids[:1] == [self.bos_id]:
             prefix = ()
