@@ -237,3 +237,35 @@ def test_figures_of_a_request() -> None:
     figures = request.state["metrics"].json()["speculation"]
     assert figures["target_forwards_per_token"] == pytest.approx(engine.ledger.num_steps / 24)
     assert all(0 <= rate <= 1 for rate in figures["acceptance_by_position"])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_fuzz_add_abort_step(seed: int) -> None:
+    """Any drafter on any pages: every answer is that of plain decoding, and no page of any model is lost."""
+    rng = np.random.default_rng(seed)
+    engine = speculating(
+        list(DRAFTERS.values())[int(rng.integers(len(DRAFTERS)))],
+        num_pages=int(rng.integers(12, 30)),
+        page_size=4,
+        max_model_len=48,
+        scheduler=Continuous(budget=int(rng.choice([1, 5, 16, 128])), max_num_seqs=int(rng.integers(1, 9))),
+    )
+    stems = [random_prompt(rng, 8, 20) for _ in range(3)]
+    added = []
+    for _ in range(200):
+        action = rng.random()
+        if action < 0.25 and len(engine.requests) < 16:
+            stem = stems[rng.integers(3)]
+            prompt = stem[: int(rng.integers(1, len(stem) + 1))] + random_prompt(rng, 1, 8)
+            added.append(engine.add(prompt, SamplingParams(temperature=0, max_tokens=int(rng.integers(1, 24)))))
+        elif action < 0.3 and engine.requests:
+            engine.abort(str(rng.choice(list(engine.requests))))
+        else:
+            engine.step()
+        engine.check()
+    drain(engine)
+    assert all(reader.pool.num_free == reader.pool.num_pages for reader in engine.readers)
+    for request in added:
+        assert request.output == expected(request.tokens[: request.num_prompt], len(request.output))
+        if request.finish_reason != "abort":
+            assert len(request.output) == min(request.params.max_tokens, 48 - request.num_prompt)

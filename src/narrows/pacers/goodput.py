@@ -15,6 +15,7 @@ from .base import Costs, Pace
 
 STATE = "pacers.goodput"
 FIRST_RETRY = 8
+UNPROFITABLE = "at this acceptance drafts cost more than they bring"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,12 @@ class Goodput:
         lengths = [0] * len(requests)
         for _, k, i in worth[:chosen]:
             lengths[i] = max(lengths[i], -k)
-        return [self._pace(*one, costs) for one in zip(requests, rates, lengths, strict=True)]
+        return [self._pace(request, length) for request, length in zip(requests, lengths, strict=True)]
 
-    def _pace(self, request: Request, rate: float, length: int, costs: Costs) -> Pace:
+    def _pace(self, request: Request, length: int) -> Pace:
         idle = 0 if length else request.state.get(STATE, 0) + 1
         request.state[STATE] = idle
         doubled = FIRST_RETRY <= idle < self.retry and idle.bit_count() == 1
         if doubled or (idle and idle % self.retry == 0):
             return Pace(1)
-        return Pace(length, "" if length else f"{rate:.0%} acceptance does not pay")
+        return Pace(length, "" if length else UNPROFITABLE)
