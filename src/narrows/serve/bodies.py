@@ -1,0 +1,140 @@
+"""The bodies of requests: OpenAI's fields, vLLM's beside them, and nothing unknown.
+
+Sampling parameters come from the table in `narrows.sampling`, which also checks them; the rest is checked here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+
+from ..methods import near
+from ..sampling import SamplingParams, table
+from .errors import ApiError
+
+# All but those that say what becomes of the text.
+SAMPLING = {f.name: f for f in table() if f.name not in ("detokenize", "prompt_logprobs")}
+
+_TYPES: dict[str, Any] = {
+    "number": {"type": ["number", "null"]},
+    "integer": {"type": ["integer", "null"]},
+    "boolean": {"type": ["boolean", "null"]},
+    "list": {"type": ["array", "null"]},
+    "object": {"type": ["object", "null"]},
+    "string or list": {"type": ["string", "array", "null"]},
+}
+
+
+class Body(BaseModel):
+    """A JSON object without unknown fields."""
+
+    model_config = ConfigDict(strict=True, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, data: Any) -> Any:
+        for key in data if isinstance(data, dict) else ():
+            if key not in cls.model_fields:
+                name = str(key)[:64]
+                message = f"Unrecognized request argument supplied: {name}{near(name, cls.model_fields)}"
+                raise ApiError(400, message, param=name, code="unknown_parameter")
+        return data
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = Field(None, description="Accepted, without effect.")
+
+
+_Sampling: Any = create_model(
+    "Sampling",
+    __base__=Body,
+    **{
+        name: (Any, Field(None, description=f.metadata["doc"], json_schema_extra=_TYPES[f.metadata["kind"]]))
+        for name, f in SAMPLING.items()
+    },  # type: ignore[call-overload]
+)
+
+
+class Generation(_Sampling):
+    """What chats and completions have in common."""
+
+    model: str | None = Field(None, max_length=512)
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    cache_salt: str | None = Field(
+        None, max_length=256, description="Keeps the cached prompt to requests with the same."
+    )
+    # Told to OpenAI about a request; of no effect on the answer.
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with its usage. Raises ApiError when there are options but no stream."""
+        if self.stream_options is not None and not self.stream:
+            raise ApiError(400, "stream_options is for requests with stream=true", param="stream_options")
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def params(self, **changes: Any) -> SamplingParams:
+        """The sampling parameters that were given, null being none, with changes. Raises ParamError."""
+        given = {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
+        return SamplingParams(**given | changes)
+
+
+class ChatRequest(Generation):
+    """POST /v1/chat/completions."""
+
+    messages: Any = Field(json_schema_extra={"type": "array", "items": {"type": "object"}, "minItems": 1})
+    logprobs: bool | None = False
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    max_completion_tokens: Any = Field(None, json_schema_extra=_TYPES["integer"])
+    add_generation_prompt: bool = True
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="Variables for the chat template.")
+    # See features.py.
+    response_format: Any = None
+    structured_outputs: Any = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    functions: Any = None
+    function_call: Any = None
+
+
+class CompletionRequest(Generation):
+    """POST /v1/completions."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    echo: bool | None = False
+    best_of: int | None = None
+    suffix: str | None = None
+    add_special_tokens: bool = True
+    # See features.py.
+    response_format: Any = None
+    structured_outputs: Any = None
+
+
+class TokenizeRequest(Body):
+    """POST /tokenize: a prompt, or the messages of a chat."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Any = None
+    add_special_tokens: bool = True
+    parse_special: bool = True
+    add_generation_prompt: bool = True
+    return_token_strs: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: Any = None
+
+
+class DetokenizeRequest(Body):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: list[int] = Field(max_length=1 << 20)
