@@ -43,7 +43,7 @@ async def _param(request: Request, error: Any) -> Response:
 
 async def _invalid(request: Request, error: Any) -> Response:
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if part != "body")
+    where = str(first["loc"][1]) if len(first["loc"]) > 1 else ""  # what follows are branches of its type
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}").response()
     if first["type"] == "missing":

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from ..text import TemplateError, Tokenizer
+from ..text import Tokenizer
 from ..types import TokenLogprobs
 from . import features
 from .answers import Answer, respond
@@ -32,10 +32,7 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     params = body.params(logprobs=(body.top_logprobs or 0) if body.logprobs else None, max_tokens=max_tokens)
     served.check_count(params.n)
     include_usage = body.include_usage
-    try:
-        prompt = await served.encode_chat(body.messages, body.add_generation_prompt, body.chat_template_kwargs or {})
-    except TemplateError as error:
-        raise ApiError(400, str(error), param="messages") from None
+    prompt = await served.encode_chat(body.messages, body.add_generation_prompt, body.chat_template_kwargs or {})
     form = ChatFormat(served, caller, bool(body.logprobs))
     call = served.submit([prompt], params, caller, "messages", body.cache_salt or "")
     return await respond(request, call, form, stream=bool(body.stream), include_usage=include_usage)

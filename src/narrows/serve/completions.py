@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from ..text import Detokenizer, Tokenizer, TokenizerError
+from ..text import Detokenizer, Tokenizer
 from ..types import TokenLogprobs
 from . import features, wire
 from .answers import Answer, respond
@@ -39,10 +39,7 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
         raise ApiError(400, "suffix is not supported: put what surrounds the gap into the prompt", param="suffix")
     served.check_count(params.n * len(prompts))
     include_usage = body.include_usage
-    try:
-        ids = [list(p) if not isinstance(p, str) else await served.encode(p, body.add_special_tokens) for p in prompts]
-    except TokenizerError as error:
-        raise ApiError(400, str(error), param="prompt") from None
+    ids = [list(p) if not isinstance(p, str) else await served.encode(p, body.add_special_tokens) for p in prompts]
     form = CompletionFormat(served, caller, prompts if echo else None, params.n, params.logprobs is not None)
     call = served.submit(ids, params, caller, "prompt", body.cache_salt or "")
     return await respond(

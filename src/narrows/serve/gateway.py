@@ -7,23 +7,25 @@ import hashlib
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..checkpoints import open_checkpoint
 from ..models import hub
 from ..prompts import ContextLengthError, RequestError, check_prompt
 from ..sampling import SamplingParams, fresh_seed
-from ..text import ChatTemplate, Tokenizer, load_chat_template, load_tokenizer
+from ..text import ChatTemplate, TemplateError, Tokenizer, TokenizerError, load_chat_template, load_tokenizer
 from . import wire
 from .backend import Backend, Call
 from .errors import ApiError
 from .metrics import Metrics, ModelMetrics
 from .settings import Settings
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +68,17 @@ class Served:
         return f"narrows-{version('narrows')}-{hashlib.sha256(stack.encode()).hexdigest()[:8]}"
 
     async def encode_chat(self, messages: Any, add_generation_prompt: bool, variables: dict[str, Any]) -> list[int]:
-        """Ids of a conversation. Raises TemplateError."""
+        """Ids of a conversation. Raises ApiError."""
         encode = self.chat_template.encode
-        return await asyncio.to_thread(encode, messages, add_generation_prompt, **variables)
+        return await _in_thread("messages", encode, messages, add_generation_prompt, **variables)
 
     async def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """Ids of a text. Raises TokenizerError."""
-        return await asyncio.to_thread(self.tokenizer.encode, text, add_special, parse_special)
+        """Ids of a text. Raises ApiError."""
+        return await _in_thread("prompt", self.tokenizer.encode, text, add_special, parse_special)
+
+    async def decode(self, ids: list[int]) -> str:
+        """Text of ids. Raises ApiError."""
+        return await _in_thread("tokens", self.tokenizer.decode, ids)
 
     def submit(
         self, prompts: Sequence[list[int]], params: SamplingParams, caller: Caller, param: str, cache_salt: str = ""
@@ -114,6 +120,13 @@ class Served:
         most = limits.max_num_seqs + self.backend.max_queued if limits else num_answers
         if num_answers > most:
             raise ApiError(400, f"the request asks for {num_answers} answers; at most {most} are taken", param="n")
+
+
+async def _in_thread(param: str, work: Callable[..., T], *args: Any, **variables: Any) -> T:
+    try:
+        return await asyncio.to_thread(work, *args, **variables)
+    except (TemplateError, TokenizerError) as error:
+        raise ApiError(400, str(error), param=param) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
 
-from ..text import TemplateError, TokenizerError
 from . import features
 from .bodies import DetokenizeRequest, TokenizeRequest
 from .errors import ApiError
@@ -55,14 +53,10 @@ async def tokenize(body: TokenizeRequest, request: Request) -> dict[str, Any]:
     features.check(body)
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "give either prompt or messages", param="prompt")
-    try:
-        if body.prompt is not None:
-            ids = await served.encode(body.prompt, body.add_special_tokens, body.parse_special)
-        else:
-            variables = body.chat_template_kwargs or {}
-            ids = await served.encode_chat(body.messages, body.add_generation_prompt, variables)
-    except (TemplateError, TokenizerError) as error:
-        raise ApiError(400, str(error), param="prompt" if body.messages is None else "messages") from None
+    if body.prompt is not None:
+        ids = await served.encode(body.prompt, body.add_special_tokens, body.parse_special)
+    else:
+        ids = await served.encode_chat(body.messages, body.add_generation_prompt, body.chat_template_kwargs or {})
     limits = served.backend.limits
     spell = served.tokenizer.token_bytes
     texts = [spell(token).decode(errors="replace") for token in ids] if body.return_token_strs else None
@@ -73,7 +67,4 @@ async def tokenize(body: TokenizeRequest, request: Request) -> dict[str, Any]:
 async def detokenize(body: DetokenizeRequest, request: Request) -> dict[str, str]:
     """The text of ids."""
     served: Served = request.app.state.gateway.model(body.model)
-    try:
-        return {"prompt": await asyncio.to_thread(served.tokenizer.decode, body.tokens)}
-    except TokenizerError as error:
-        raise ApiError(400, str(error), param="tokens") from None
+    return {"prompt": await served.decode(body.tokens)}
