@@ -157,6 +157,7 @@ class EventStream(Response):
         )
         del self.headers["content-length"]
         self._events, self._close = events, close
+        self._silent = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -169,19 +170,21 @@ class EventStream(Response):
     async def _send(self, send: Send) -> None:
         start: Message = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         await send(start)
-        pending = asyncio.ensure_future(anext(self._events, None))
+        ticker = asyncio.ensure_future(self._keep_alive(send))
         try:
-            while True:
-                done, _ = await asyncio.wait({pending}, timeout=KEEP_ALIVE_SECONDS)
-                chunk = pending.result() if done else b": still working\n\n"
-                if chunk is None:
-                    break
+            async for chunk in self._events:
+                self._silent = False
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                if done:
-                    pending = asyncio.ensure_future(anext(self._events, None))
         finally:
-            pending.cancel()
+            ticker.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _keep_alive(self, send: Send) -> None:
+        while True:
+            self._silent = True
+            await asyncio.sleep(KEEP_ALIVE_SECONDS)
+            if self._silent:
+                await send({"type": "http.response.body", "body": b": still working\n\n", "more_body": True})
 
 
 class ClientGone(Exception):

@@ -25,8 +25,8 @@ log = logging.getLogger("narrows.serve")
 
 PING_SECONDS = 1.0
 MAX_ATTEMPTS = 3  # processes that may die under a prompt that none of them is known to have begun
-BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.2, 30.0
-STABLE_SECONDS = 60.0  # a process that lived this long starts the back-off anew
+BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.2, 10.0
+STABLE_SECONDS = 10.0  # a process that lived this long starts the back-off anew
 LEAVE_SECONDS = 5.0
 _STATUS = {"refused": 400, "deadline": 504, "error": 500}
 

@@ -28,7 +28,11 @@ GRACE_SECONDS = 5  # to bring out the last errors
 def run(settings: Settings, models: Sequence[ModelOptions]) -> None:
     """Serves until a signal says to stop. Raises ValueError when a model cannot be loaded, OSError for the address."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with socket.create_server((settings.host, settings.port), family=family, backlog=2048) as listener:
+    try:
+        listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+    except OSError as error:
+        raise OSError(f"cannot listen at {settings.host} port {settings.port}: {error.strerror or error}") from None
+    with listener:
         asyncio.run(_serve(settings, models, listener))
 
 
