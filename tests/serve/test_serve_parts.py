@@ -101,6 +101,37 @@ def test_bad_options_are_errors_before_anything_starts(args: list[str], words: s
     assert isinstance(result.exception, ValueError) and words in str(result.exception)
 
 
+def test_a_file_gives_options_and_the_command_line_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from narrows.serve import server
+
+    asked: list[Settings] = []
+    monkeypatch.setattr(server, "run", lambda settings, models: asked.append(settings))
+    monkeypatch.setattr("narrows.models.hub.resolve", lambda name: Path(name))
+    file = tmp_path / "serve.toml"
+    file.write_text('models = ["a", "b"]\nport = 1\nmax-body-bytes = 2048\napi-key = ["k"]\nstall_timeout = 5\n')
+    result = CliRunner().invoke(command, ["serve", "--config", str(file), "--port", "2"])
+    assert result.exception is None, result.output
+    [settings] = asked
+    assert (settings.port, settings.max_body_bytes, settings.api_keys) == (2, 2048, ("k",))
+    assert settings.stall_timeout == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("prot = 1", "no option 'prot' (did you mean 'port'?)"),
+        ("[port]\nx = 1", "port is a table"),
+        ("port =", "is not TOML"),
+    ],
+)
+def test_a_file_that_is_wrong_is_named(text: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text(text)
+    result = CliRunner().invoke(command, ["serve", "a", "--config", str(file)])
+    assert isinstance(result.exception, ValueError) and words in str(result.exception)
+    assert str(file) in str(result.exception)
+
+
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [m for m in sys.modules if m.startswith("narrows.serve.") and m != "narrows.serve.cli"]:
         monkeypatch.delitem(sys.modules, name)

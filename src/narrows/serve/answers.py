@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ..types import TokenLogprobs
 from . import wire
-from .backend import Call
+from .call import Call
 from .errors import ApiError
 from .gateway import Caller
 

@@ -7,8 +7,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import zmq.asyncio
 
 from ..ledger import Ledger
 from . import wire
+from .call import Call, Job
 from .errors import ApiError, unavailable
 from .metrics import ModelMetrics
 
@@ -29,46 +29,6 @@ BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.2, 10.0
 STABLE_SECONDS = 10.0  # a process that lived this long starts the back-off anew
 LEAVE_SECONDS = 5.0
 _STATUS = {"refused": 400, "deadline": 504, "error": 500}
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """One prompt under way. Times are monotonic seconds of this process."""
-
-    submit: wire.Submit
-    position: int  # among the prompts of its call
-    call: Call
-    num_open: int  # answers that are not finished
-    arrival: float
-    started: float | None = None
-    attempts: int = 0
-    last_token: dict[int, float] = field(default_factory=dict)  # by answer
-
-
-class Call:
-    """The prompts of one HTTP request: an iterator over (position of the prompt, delta) until all answers are there.
-
-    Raises ApiError when an answer will not come. Whoever leaves early closes it, which cancels what is under way.
-    """
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self.jobs: list[Job] = []
-        self.events: asyncio.Queue[tuple[int, wire.Delta] | ApiError] = asyncio.Queue()
-
-    async def __aiter__(self) -> AsyncIterator[tuple[int, wire.Delta]]:
-        left = sum(job.submit.params.n for job in self.jobs)
-        while left:
-            event = await self.events.get()
-            if isinstance(event, ApiError):
-                raise event
-            left -= event[1].finish_reason is not None
-            yield event
-
-    def close(self) -> None:
-        """Cancels what is not finished; safe to repeat."""
-        for job in self.jobs:
-            self._backend.cancel(job)
 
 
 class Backend:
@@ -97,7 +57,6 @@ class Backend:
         self.num_restarts = 0
         self.progress = time.monotonic()
         self.jobs: dict[str, Job] = {}
-        self.pid: int | None = None
         self._on_fatal = on_fatal
         self._socket: zmq.asyncio.Socket | None = None
         self._closing = False
@@ -120,7 +79,7 @@ class Backend:
                 code="queue_full",
                 headers={"Retry-After": "1"},
             )
-        call, now = Call(self), time.monotonic()
+        call, now = Call(self, submits[0].deadline), time.monotonic()
         for position, submit in enumerate(submits):
             job = Job(submit, position, call, submit.params.n, now)
             call.jobs.append(job)
@@ -162,8 +121,11 @@ class Backend:
         try:
             while True:
                 began = time.monotonic()
-                status = await self._live(context, folder / f"{os.urandom(8).hex()}.ipc")
-                why = self._failure or f"its process ended with status {status}"
+                try:
+                    status = await self._live(context, folder / f"{os.urandom(8).hex()}.ipc")
+                    why = self._failure or f"its process ended with status {status}"
+                except (OSError, zmq.ZMQError, msgspec.MsgspecError) as error:
+                    why = f"its process could not be started or understood: {error}"
                 if self.state == "loading":
                     self._on_fatal(f"cannot serve {self.name}: {why}")
                     return
@@ -190,15 +152,14 @@ class Backend:
                 stdin=asyncio.subprocess.PIPE,
                 env={"OPENBLAS_NUM_THREADS": "1", **os.environ},
             )
-            self.pid = process.pid
             self._socket = socket
             tasks = [asyncio.create_task(work) for work in (process.wait(), self._receive(socket), self._ping())]
             try:
                 assert process.stdin is not None
                 process.stdin.write(msgspec.json.encode(options) + b"\n")
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                if not tasks[0].done():
-                    await tasks[1]  # raises what was wrong with a message
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()  # raises what was wrong with a message
                 tasks[1].cancel()
                 while await socket.poll(0):  # what it said before it ended
                     self._handle(wire.decode_message(await socket.recv()))

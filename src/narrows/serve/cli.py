@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ..methods import near
 from .settings import KEY_VARIABLE, Settings, read_api_keys
 
 EPILOG = "Example: narrows serve smollm2 --api-key-file keys.txt"
 _DEFAULT: dict[str, Any] = {f.name: f.default for f in fields(Settings)}
 
 
+def _configure(context: typer.Context, file: Path | None) -> Path | None:
+    """Makes what a TOML file says the default of each option. Raises ValueError naming the file and the key."""
+    if file is None:
+        return None
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not TOML: {error}") from None
+    known = {p.name: None for p in context.command.params if p.name and p.name not in ("config", "help")}
+    given = {key.replace("-", "_"): value for key, value in values.items()}
+    for key, value in given.items():
+        if key not in known:
+            raise ValueError(f"{file}: there is no option {key!r}{near(key, known)}")
+        if isinstance(value, dict):
+            raise ValueError(f"{file}: {key} is a table; options are plain values or lists")
+    context.default_map = {**(context.default_map or {}), **given}
+    return file
+
+
 def serve(
     models: Annotated[
         list[str], typer.Argument(help="Short names, .gguf files, model directories, or Hugging Face ids.")
     ],
+    config: Annotated[
+        Path | None,
+        typer.Option(callback=_configure, is_eager=True, help="A TOML file with options by name, and models."),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 takes a free one.")] = 8000,
     served_model_name: Annotated[

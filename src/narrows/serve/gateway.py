@@ -20,7 +20,8 @@ from ..prompts import ContextLengthError, RequestError, check_prompt
 from ..sampling import SamplingParams, fresh_seed
 from ..text import ChatTemplate, TemplateError, Tokenizer, TokenizerError, load_chat_template, load_tokenizer
 from . import wire
-from .backend import Backend, Call
+from .backend import Backend
+from .call import Call
 from .errors import ApiError
 from .metrics import Metrics, ModelMetrics
 from .settings import Settings

@@ -12,7 +12,8 @@ from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from . import wire
-    from .backend import Backend, Job
+    from .backend import Backend
+    from .call import Job
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
 _TOKENS = tuple(2**i for i in range(18))
