@@ -14,18 +14,18 @@ import pytest
 from typer.testing import CliRunner
 
 from narrows.cli import app as command
-from narrows.serve import answers, features
-from narrows.serve.answers import ClientGone, EventStream, until_disconnect
+from narrows.serve import events, features
 from narrows.serve.app import create_app
 from narrows.serve.errors import ApiError
+from narrows.serve.events import ClientGone, EventStream, until_disconnect
 from narrows.serve.gateway import Gateway
 from narrows.serve.settings import Settings
 
 
 def test_a_silent_stream_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "KEEP_ALIVE_SECONDS", 0.02)
+    monkeypatch.setattr(events, "KEEP_ALIVE_SECONDS", 0.02)
 
-    async def events() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         yield b"data: 1\n\n"
         await asyncio.sleep(0.1)
         yield b"data: 2\n\n"
@@ -33,7 +33,7 @@ def test_a_silent_stream_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch) ->
     closed: list[bool] = []
 
     async def go() -> str:
-        stream = EventStream(events(), lambda: closed.append(True))
+        stream = EventStream(chunks(), lambda: closed.append(True))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(stream)) as client:
             return (await client.get("http://localhost/")).text
 

@@ -12,8 +12,8 @@ from starlette.types import ASGIApp
 
 from ..sampling import ParamError
 from . import chat, completions, health, texts
-from .answers import ClientGone
 from .errors import ApiError, from_status
+from .events import ClientGone
 from .gateway import Gateway
 from .guard import Guard
 

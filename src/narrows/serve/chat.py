@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -10,8 +9,9 @@ from fastapi import APIRouter, Request, Response
 from ..text import Tokenizer
 from ..types import TokenLogprobs
 from . import features
-from .answers import Answer, respond
+from .answers import Answer, Run, respond
 from .bodies import ChatRequest
+from .choices import ChoiceForm
 from .errors import ApiError
 from .gateway import Caller, Gateway, Served
 
@@ -31,26 +31,20 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     params = body.params(logprobs=(body.top_logprobs or 0) if body.logprobs else None, max_tokens=max_tokens)
     served.check_count(params.n)
-    include_usage = body.include_usage
+    form = ChatForm(served, caller, body.include_usage, bool(body.logprobs))
     prompt = await served.encode_chat(body.messages, body.add_generation_prompt, body.chat_template_kwargs or {})
-    form = ChatFormat(served, caller, bool(body.logprobs))
     call = served.submit([prompt], params, caller, "messages", body.cache_salt or "")
-    return await respond(request, call, form, stream=bool(body.stream), include_usage=include_usage)
+    return await respond(request, Run(call), form, stream=bool(body.stream))
 
 
-class ChatFormat:
+class ChatForm(ChoiceForm):
     """Choices with messages, or with deltas of them."""
 
-    def __init__(self, served: Served, caller: Caller, logprobs: bool) -> None:
-        self._tokenizer, self._logprobs = served.tokenizer, logprobs
-        self.head = {
-            "id": f"chatcmpl-{caller.request_id}",
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": served.name,
-            "system_fingerprint": served.fingerprint,
-        }
-        self.chunk_head = self.head | {"object": "chat.completion.chunk"}
+    prefix, object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, served: Served, caller: Caller, include_usage: bool, logprobs: bool) -> None:
+        super().__init__(served, caller, include_usage)
+        self._logprobs = logprobs
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         message = {"role": "assistant", "content": answer.text, "refusal": None}

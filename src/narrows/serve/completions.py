@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +11,10 @@ from fastapi import APIRouter, Request, Response
 from ..text import Detokenizer, Tokenizer
 from ..types import TokenLogprobs
 from . import features, wire
-from .answers import Answer, respond
+from .answers import Answer, Run, respond
 from .bodies import CompletionRequest
 from .chat import finite
+from .choices import ChoiceForm
 from .errors import ApiError
 from .gateway import Caller, Gateway, Served
 
@@ -38,18 +38,13 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     if body.suffix:
         raise ApiError(400, "suffix is not supported: put what surrounds the gap into the prompt", param="suffix")
     served.check_count(params.n * len(prompts))
-    include_usage = body.include_usage
-    ids = [list(p) if not isinstance(p, str) else await served.encode(p, body.add_special_tokens) for p in prompts]
-    form = CompletionFormat(served, caller, prompts if echo else None, params.n, params.logprobs is not None)
-    call = served.submit(ids, params, caller, "prompt", body.cache_salt or "")
-    return await respond(
-        request,
-        call,
-        form,
-        stream=bool(body.stream),
-        include_usage=include_usage,
-        change=_without_tokens if no_tokens else lambda delta: delta,
+    form = CompletionForm(
+        served, caller, body.include_usage, prompts if echo else None, params.n, params.logprobs is not None
     )
+    ids = [list(p) if not isinstance(p, str) else await served.encode(p, body.add_special_tokens) for p in prompts]
+    call = served.submit(ids, params, caller, "prompt", body.cache_salt or "")
+    run = Run(call, _without_tokens) if no_tokens else Run(call)
+    return await respond(request, run, form, stream=bool(body.stream))
 
 
 def _prompts(prompt: Any) -> Sequence[str | list[int]]:
@@ -67,22 +62,23 @@ def _without_tokens(delta: wire.Delta) -> wire.Delta:
     )
 
 
-class CompletionFormat:
+class CompletionForm(ChoiceForm):
     """Choices with texts; with `echo`, the prompts stand before them."""
 
+    prefix, object, chunk_object = "cmpl", "text_completion", "text_completion"
+
     def __init__(
-        self, served: Served, caller: Caller, echo: Sequence[str | list[int]] | None, n: int, logprobs: bool
+        self,
+        served: Served,
+        caller: Caller,
+        include_usage: bool,
+        echo: Sequence[str | list[int]] | None,
+        n: int,
+        logprobs: bool,
     ) -> None:
-        self._tokenizer, self._echo, self._n, self._logprobs = served.tokenizer, echo, n, logprobs
+        super().__init__(served, caller, include_usage)
+        self._echo, self._n, self._logprobs = echo, n, logprobs
         self._offsets: dict[int, _Offsets] = {}  # by answer
-        self.head = {
-            "id": f"cmpl-{caller.request_id}",
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": served.name,
-            "system_fingerprint": served.fingerprint,
-        }
-        self.chunk_head = self.head
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         prompt, logprobs = self._prompt(answer)
