@@ -80,6 +80,37 @@ def test_the_openai_client_completes_and_lists(client: openai.OpenAI, smol: Serv
         client.completions.create(**given | {"temperature": -1})
 
 
+def test_the_openai_client_gets_responses(client: openai.OpenAI, offline: LLM) -> None:
+    messages = [{"role": "system", "content": "Answer briefly."}, *CHAT]
+    want = offline.chat(messages, SamplingParams(temperature=0, max_tokens=12))[0]
+    items: Any = [{"role": "user", "content": [{"type": "input_text", "text": CHAT[0]["content"]}]}]
+    given: dict[str, Any] = {"model": "smollm2", "instructions": "Answer briefly.", "temperature": 0}
+    whole = client.responses.create(**given, input=items, max_output_tokens=12)
+    assert whole.output_text == want.outputs[0].text
+    assert whole.usage is not None
+    assert (whole.usage.input_tokens, whole.usage.output_tokens) == (len(want.prompt_token_ids), 12)
+    assert whole.status == "incomplete" and whole.incomplete_details is not None
+    assert whole.incomplete_details.reason == "max_output_tokens"
+
+    events = list(client.responses.create(**given, input=CHAT[0]["content"], max_output_tokens=12, stream=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = [event.type for event in events]
+    assert kinds[:4] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
+    assert kinds[-4:] == [
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.incomplete",
+    ]
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == whole.output_text
+    assert events[-1].type == "response.incomplete" and events[-1].response.output_text == whole.output_text
+
+
 @pytest.mark.parametrize("asked", [False, True])
 def test_usage_comes_with_a_stream_when_asked_for(asked: bool, smol: Server) -> None:
     """O8: exactly one chunk without choices, after the one with the reason and before the end; else none."""

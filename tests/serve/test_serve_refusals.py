@@ -113,11 +113,34 @@ def test_chats_that_are_refused(body: dict[str, Any], param: str, words: str, ti
 
 
 @pytest.mark.parametrize(
+    ("body", "param", "words"),
+    [
+        ({}, "input", "missing"),
+        ({"input": []}, "input", "1 to"),
+        ({"input": "x", "max_output_tokens": 0}, "max_output_tokens", "max_output_tokens is 0"),
+        ({"input": "x", "temperature": math.nan}, "temperature", "nan"),
+        ({"input": "x", "n": 2}, "n", "Unrecognized"),
+        ({"input": [{"type": "function_call_output"}]}, "input", "function_call_output"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input", "text"),
+        ({"input": "x", "previous_response_id": "resp_1"}, "previous_response_id", "not supported yet"),
+        ({"input": "x", "truncation": "auto"}, "truncation", "not supported yet"),
+        ({"input": "x", "text": {"format": {"type": "json_object"}}}, "text", "not supported yet"),
+        ({"input": "the cat " * 600}, "input", "512"),
+    ],
+)
+def test_responses_that_are_refused(body: dict[str, Any], param: str, words: str, tiny: Server) -> None:
+    reply = tiny.post("/v1/responses", **body)
+    assert reply.status_code == 400, reply.text
+    found = error(reply)
+    assert found["param"] == param and words in found["message"]
+
+
+@pytest.mark.parametrize(
     "content",
     [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b'{"prompt": ' + b"[" * 100_000, b'{"n": ' + b"1" * 10_000 + b"}"],
 )
 def test_bodies_that_are_no_objects(content: bytes, tiny: Server) -> None:
-    for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
+    for path in ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/tokenize", "/detokenize"):
         reply = tiny.client.post(path, content=content, headers={"Content-Type": "application/json"})
         assert reply.status_code == 400, (path, reply.text)
         error(reply)

@@ -5,12 +5,13 @@ Sampling parameters come from the table in `narrows.sampling`, which also checks
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from ..methods import near
-from ..sampling import SamplingParams, table
+from ..sampling import ParamError, SamplingParams, table
 from .errors import ApiError
 
 # All but those that say what becomes of the text.
@@ -24,6 +25,15 @@ _TYPES: dict[str, Any] = {
     "object": {"type": ["object", "null"]},
     "string or list": {"type": ["string", "array", "null"]},
 }
+
+
+def sampling(given: Mapping[str, Any], **names: str) -> SamplingParams:
+    """Sampling parameters. Raises ApiError, with the names that the request has for them."""
+    try:
+        return SamplingParams(**given)
+    except ParamError as error:
+        name = names.get(error.field, error.field)
+        raise ApiError(400, error.message.replace(error.field, name, 1), param=name) from None
 
 
 class Body(BaseModel):
@@ -81,10 +91,9 @@ class Generation(_Sampling):
             raise ApiError(400, "stream_options is for requests with stream=true", param="stream_options")
         return bool(self.stream_options and self.stream_options.include_usage)
 
-    def params(self, **changes: Any) -> SamplingParams:
-        """The sampling parameters that were given, null being none, with changes. Raises ParamError."""
-        given = {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
-        return SamplingParams(**given | changes)
+    def given(self) -> dict[str, Any]:
+        """The sampling parameters of the table that were given, null being none."""
+        return {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
 
 
 class ChatRequest(Generation):
@@ -105,6 +114,17 @@ class ChatRequest(Generation):
     functions: Any = None
     function_call: Any = None
 
+    def params(self) -> SamplingParams:
+        """The sampling parameters, by the names they have elsewhere. Raises ApiError."""
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ApiError(400, "top_logprobs needs logprobs=true", param="top_logprobs")
+        new = self.max_completion_tokens is not None
+        given = self.given() | {
+            "logprobs": (self.top_logprobs or 0) if self.logprobs else None,
+            "max_tokens": self.max_completion_tokens if new else self.max_tokens,
+        }
+        return sampling(given, max_tokens="max_completion_tokens" if new else "max_tokens")
+
 
 class CompletionRequest(Generation):
     """POST /v1/completions."""
@@ -117,6 +137,37 @@ class CompletionRequest(Generation):
     # See features.py.
     response_format: Any = None
     structured_outputs: Any = None
+
+
+class ResponsesRequest(Body):
+    """POST /v1/responses."""
+
+    model: str | None = Field(None, max_length=512)
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    max_output_tokens: Any = Field(None, json_schema_extra=_TYPES["integer"])
+    temperature: Any = Field(None, json_schema_extra=_TYPES["number"])
+    top_p: Any = Field(None, json_schema_extra=_TYPES["number"])
+    # Of no effect on the answer.
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = Field(None, description="Nothing is kept, whatever it says.")
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    parallel_tool_calls: bool | None = None
+    # See features.py.
+    previous_response_id: Any = None
+    conversation: Any = None
+    background: Any = None
+    truncation: Any = None
+    include: Any = None
+    reasoning: Any = None
+    text: Any = None
+    tools: Any = None
+    tool_choice: Any = None
 
 
 class TokenizeRequest(Body):

@@ -12,7 +12,6 @@ from . import features
 from .answers import Answer, Run, respond
 from .bodies import ChatRequest
 from .choices import ChoiceForm
-from .errors import ApiError
 from .gateway import Caller, Gateway, Served
 
 router = APIRouter()
@@ -26,10 +25,7 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     gateway: Gateway = request.app.state.gateway
     caller: Caller = request.scope["caller"]
     served = gateway.model(body.model)
-    if body.top_logprobs is not None and not body.logprobs:
-        raise ApiError(400, "top_logprobs needs logprobs=true", param="top_logprobs")
-    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    params = body.params(logprobs=(body.top_logprobs or 0) if body.logprobs else None, max_tokens=max_tokens)
+    params = body.params()
     served.check_count(params.n)
     form = ChatForm(served, caller, body.include_usage, bool(body.logprobs))
     prompt = await served.encode_chat(body.messages, body.add_generation_prompt, body.chat_template_kwargs or {})

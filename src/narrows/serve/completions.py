@@ -12,7 +12,7 @@ from ..text import Detokenizer, Tokenizer
 from ..types import TokenLogprobs
 from . import features, wire
 from .answers import Answer, Run, respond
-from .bodies import CompletionRequest
+from .bodies import CompletionRequest, sampling
 from .chat import finite
 from .choices import ChoiceForm
 from .errors import ApiError
@@ -31,8 +31,8 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     prompts = _prompts(body.prompt)
     no_tokens = type(body.max_tokens) is int and body.max_tokens == 0  # as evaluation harnesses ask, with echo
     echo = bool(body.echo)
-    changes = {"max_tokens": 1} if no_tokens else {}
-    params = body.params(**changes, prompt_logprobs=body.logprobs if echo else None)
+    given = body.given() | ({"max_tokens": 1} if no_tokens else {})
+    params = sampling(given | {"prompt_logprobs": given.get("logprobs") if echo else None})
     if body.best_of is not None and body.best_of != params.n:
         raise ApiError(400, f"best_of is {body.best_of}; it must equal n, which is {params.n}", param="best_of")
     if body.suffix:

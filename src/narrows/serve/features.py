@@ -1,6 +1,6 @@
-"""What a request may ask of its answer beyond text: constraints on its form, and calls of tools.
+"""What a request may ask for beyond text: constraints on its form, calls of tools, a server that remembers.
 
-Neither is there yet. A request that asks for one is told so; values that ask for nothing are taken.
+None of it is there yet. A request that asks for one is told so; values that ask for nothing are taken.
 """
 
 from __future__ import annotations
@@ -16,6 +16,13 @@ _NOTHING: dict[str, tuple[Any, ...]] = {
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
+    "text": ({}, {"format": {"type": "text"}}),
+    "reasoning": ({},),
+    "include": ([],),
+    "truncation": ("disabled",),
+    "background": (False,),
+    "previous_response_id": (),
+    "conversation": (),
 }
 
 
