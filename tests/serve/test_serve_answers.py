@@ -27,12 +27,12 @@ def client(smol: Server) -> openai.OpenAI:
 
 
 def test_greedy_text_is_the_offline_text_alone_and_batched(smol: Server, offline: LLM) -> None:
-    params = SamplingParams(temperature=0, max_tokens=16)
+    params = SamplingParams(temperature=0, max_tokens=10)
     want = [out.outputs[0].text for out in offline.generate(PROMPTS, params)]
-    alone = [smol.complete(prompt, max_tokens=16)["choices"][0]["text"] for prompt in PROMPTS]
-    together = smol.complete(PROMPTS, max_tokens=16)["choices"]
+    alone = [smol.complete(prompt, max_tokens=10)["choices"][0]["text"] for prompt in PROMPTS]
+    together = smol.complete(PROMPTS, max_tokens=10)["choices"]
     with ThreadPoolExecutor(len(PROMPTS)) as pool:
-        parallel = list(pool.map(lambda p: smol.complete(p, max_tokens=16)["choices"][0]["text"], PROMPTS))
+        parallel = list(pool.map(lambda p: smol.complete(p, max_tokens=10)["choices"][0]["text"], PROMPTS))
     assert alone == want
     assert [choice["text"] for choice in together] == want
     assert [choice["index"] for choice in together] == [0, 1, 2, 3]
@@ -149,18 +149,18 @@ def test_no_character_of_a_stop_is_sent(smol: Server) -> None:
 
 
 def test_answers_hold_no_other_prompts_words(smol: Server) -> None:
-    """O13: twelve at once behind a shared beginning, each with a word of its own; then one by one."""
+    """O13: eight at once behind a shared beginning, each with a word of its own; then one by one."""
     shared = "The clerk keeps a list of visitors, and repeats every pass word exactly as it was told. " * 3
-    words = [f"{a}{b}" for a in ("zeb", "mok", "tir") for b in "aeio"]
+    words = [f"{a}{b}" for a in ("zeb", "mok") for b in "aeio"]
     prompts = [f"{shared}The visitor said: the word is {w}, {w}, {w}. The clerk repeated: the word is" for w in words]
 
     def ask(prompt: str) -> str:
         return smol.complete(prompt, max_tokens=5)["choices"][0]["text"]
 
-    with ThreadPoolExecutor(12) as pool:
+    with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(ask, prompts))
     assert together == [ask(prompt) for prompt in prompts]
-    assert sum(word in text for word, text in zip(words, together, strict=True)) >= 9
+    assert sum(word in text for word, text in zip(words, together, strict=True)) >= 6
     for word, text in zip(words, together, strict=True):
         assert not [other for other in words if other != word and other in text]
 

@@ -19,17 +19,8 @@ import pytest
 from servers import Server, wait
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
-ROUTES = [
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/models",
-    "/tokenize",
-    "/detokenize",
-    "/livez",
-    "/readyz",
-]
-ROUTES += ["/metrics", "/openapi.json", "/", "/v1/models/%00", "/v1/models/tiny"]
+ROUTES = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models", "/tokenize", "/detokenize"]
+ROUTES += ["/livez", "/readyz", "/metrics", "/openapi.json", "/", "/v1/models/%00", "/v1/models/tiny"]
 METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE"]
 VALUES: list[Any] = [None, True, 0, -1, 1, 2**31, 2**63, 2**64, -(2**70), 10**400, 0.5, 1e308, math.nan, math.inf]
 VALUES += ["", "x", "\ud800", "\x00", "x" * 5000, [], [None], [[]], [1, "x"], {}, {"x": {}}, {"1": 5}, [[1, 2], [3]]]

@@ -111,7 +111,7 @@ def test_a_deadline_ends_a_request_even_in_the_queue(slow: Server) -> None:
 
 def test_sigterm_lets_requests_finish(smollm2_path: Path, start: Callable[..., Server]) -> None:
     server = start(smollm2_path, "--threads", "1", "-c", "1024").ready()
-    stream = events(server, max_tokens=40)
+    stream = events(server, max_tokens=20)
     received = [next(stream)]
     process = server.subservers()[0]
     server.process.send_signal(signal.SIGTERM)

@@ -99,6 +99,8 @@ def test_completions_that_are_refused(body: dict[str, Any], param: str, words: s
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", "text"),
         ({}, "messages", "missing"),
         ({"top_logprobs": 2}, "top_logprobs", "logprobs=true"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens", "max_completion_tokens is 0"),
+        ({"max_tokens": 0}, "max_tokens", "max_tokens is 0"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
         ({"chat_template_kwargs": {"bos_token": "x"}}, "messages", "bos_token"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "not supported yet"),

@@ -8,10 +8,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from ..sampling import ParamError, SamplingParams
+from ..sampling import SamplingParams
 from . import features
 from .answers import Run, respond
-from .bodies import ResponsesRequest
+from .bodies import ResponsesRequest, sampling
 from .errors import ApiError
 from .events import event
 from .gateway import Caller, Gateway, Served
@@ -28,13 +28,8 @@ async def responses(body: ResponsesRequest, request: Request) -> Response:
     caller: Caller = request.scope["caller"]
     served = gateway.model(body.model)
     given = {"temperature": body.temperature, "top_p": body.top_p}
-    try:
-        params = SamplingParams(
-            **{name: v for name, v in given.items() if v is not None}, max_tokens=body.max_output_tokens
-        )
-    except ParamError as error:
-        name = "max_output_tokens" if error.field == "max_tokens" else error.field
-        raise ApiError(400, error.message.replace(error.field, name, 1), param=name) from None
+    given = {name: value for name, value in given.items() if value is not None} | {"max_tokens": body.max_output_tokens}
+    params = sampling(given, max_tokens="max_output_tokens")
     try:
         prompt = await served.encode_chat(_messages(body), True, {})
     except ApiError as error:
@@ -46,14 +41,15 @@ async def responses(body: ResponsesRequest, request: Request) -> Response:
 
 def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
     """The input as the messages of a chat; items are checked as those are. Raises ApiError."""
-    messages = [] if body.instructions is None else [{"role": "system", "content": body.instructions}]
+    messages: list[dict[str, Any]] = []
+    if body.instructions is not None:
+        messages.append({"role": "system", "content": body.instructions})
     if isinstance(body.input, str):
         return [*messages, {"role": "user", "content": body.input}]
     for i, item in enumerate(body.input):
         if item.get("type", "message") != "message":
-            raise ApiError(
-                400, f"input[{i}] is a {str(item['type'])[:50]!r}; only messages are supported", param="input"
-            )
+            kind = str(item["type"])[:50]
+            raise ApiError(400, f"input[{i}] is a {kind!r}; only messages are supported", param="input")
         content, role = item.get("content"), item.get("role")
         if isinstance(content, list):
             content = [
