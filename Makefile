@@ -20,7 +20,7 @@ require = $(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.tom
 native_tests = export PATH="$$PATH:$(CURDIR)/$(BIN)" && \
 	cmake -S . -B build/$(1) -G Ninja -DNARROWS_NATIVE_TESTS=ON $(2) >/dev/null && \
 	cmake --build build/$(1) && ctest --test-dir build/$(1) --output-on-failure
-extra = $(call require,p["project"]["optional-dependencies"]["$(1)"])
+extra = p["project"]["optional-dependencies"]["$(1)"]
 
 .PHONY: run test test-long check check-native check-neon bench build model stub format clean
 .DEFAULT_GOAL := build
@@ -113,6 +113,10 @@ $(VENV)/.built: $(VENV)/.tools $(VENV)/.modules $(SOURCES)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable .
 	@mv $@.new $@
 
-$(VENV)/.test $(VENV)/.check: $(VENV)/.%: $(VENV)/.tools
-	@$(call extra,$*)
+$(VENV)/.test: $(VENV)/.tools
+	@$(call require,$(call extra,serve) + $(call extra,test))
+	@touch $@
+
+$(VENV)/.check: $(VENV)/.tools
+	@$(call require,$(call extra,check))
 	@touch $@

@@ -15,6 +15,7 @@ import typer
 from narrows.compress import cli as compression
 from narrows.measure.cli import app as bench
 from narrows.measure.quality import cli as quality
+from narrows.serve import cli as serving
 
 if TYPE_CHECKING:
     from narrows import LLM
@@ -234,6 +235,7 @@ def models(as_json: Json = False) -> None:
 
 app.add_typer(bench, name="bench")
 app.command("eval", epilog=quality.EPILOG)(quality.evaluate)
+app.command("serve", epilog=serving.EPILOG)(serving.serve)
 app.command("compress", epilog=compression.EPILOG)(compression.compress)
 
 

@@ -8,7 +8,6 @@ milliseconds and a limit of work can be set on every step.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -100,7 +99,8 @@ class GuidedMatcher:
 
     def _move(self, taken: tuple[int, ...], path: tuple[int, ...]) -> None:
         """From behind one path of drafted tokens to behind another."""
-        shared = len(os.path.commonprefix([taken, path]))
+        shared = next((i for i, pair in enumerate(zip(taken, path, strict=False)) if len(set(pair)) > 1), -1)
+        shared = min(len(taken), len(path)) if shared < 0 else shared
         if shared < len(taken):
             self._matcher.rollback(len(taken) - shared)
         for token in path[shared:]:

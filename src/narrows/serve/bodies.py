@@ -1,0 +1,191 @@
+"""The bodies of requests: OpenAI's fields, vLLM's beside them, and nothing unknown.
+
+Sampling parameters come from the table in `narrows.sampling`, which also checks them; the rest is checked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+
+from ..methods import near
+from ..sampling import ParamError, SamplingParams, table
+from .errors import ApiError
+
+# All but those that say what becomes of the text.
+SAMPLING = {f.name: f for f in table() if f.name not in ("detokenize", "prompt_logprobs")}
+
+_TYPES: dict[str, Any] = {
+    "number": {"type": ["number", "null"]},
+    "integer": {"type": ["integer", "null"]},
+    "boolean": {"type": ["boolean", "null"]},
+    "list": {"type": ["array", "null"]},
+    "object": {"type": ["object", "null"]},
+    "string or list": {"type": ["string", "array", "null"]},
+}
+
+
+def sampling(given: Mapping[str, Any], **names: str) -> SamplingParams:
+    """Sampling parameters. Raises ApiError, with the names that the request has for them."""
+    try:
+        return SamplingParams(**given)
+    except ParamError as error:
+        name = names.get(error.field, error.field)
+        raise ApiError(400, error.message.replace(error.field, name, 1), param=name) from None
+
+
+class Body(BaseModel):
+    """A JSON object without unknown fields."""
+
+    model_config = ConfigDict(strict=True, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, data: Any) -> Any:
+        for key in data if isinstance(data, dict) else ():
+            if key not in cls.model_fields:
+                name = str(key)[:64]
+                message = f"Unrecognized request argument supplied: {name}{near(name, cls.model_fields)}"
+                raise ApiError(400, message, param=name, code="unknown_parameter")
+        return data
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = Field(None, description="Accepted, without effect.")
+
+
+_Sampling: Any = create_model(
+    "Sampling",
+    __base__=Body,
+    **{
+        name: (Any, Field(None, description=f.metadata["doc"], json_schema_extra=_TYPES[f.metadata["kind"]]))
+        for name, f in SAMPLING.items()
+    },  # type: ignore[call-overload]
+)
+
+
+class Generation(_Sampling):
+    """What chats and completions have in common."""
+
+    model: str | None = Field(None, max_length=512)
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    cache_salt: str | None = Field(
+        None, max_length=256, description="Keeps the cached prompt to requests with the same."
+    )
+    # Told to OpenAI about a request; of no effect on the answer.
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with its usage. Raises ApiError when there are options but no stream."""
+        if self.stream_options is not None and not self.stream:
+            raise ApiError(400, "stream_options is for requests with stream=true", param="stream_options")
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def given(self) -> dict[str, Any]:
+        """The sampling parameters of the table that were given, null being none."""
+        return {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
+
+
+class ChatRequest(Generation):
+    """POST /v1/chat/completions."""
+
+    messages: Any = Field(json_schema_extra={"type": "array", "items": {"type": "object"}, "minItems": 1})
+    logprobs: bool | None = False
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    max_completion_tokens: Any = Field(None, json_schema_extra=_TYPES["integer"])
+    add_generation_prompt: bool = True
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="Variables for the chat template.")
+    # See features.py.
+    response_format: Any = None
+    structured_outputs: Any = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    functions: Any = None
+    function_call: Any = None
+
+    def params(self) -> SamplingParams:
+        """The sampling parameters, by the names they have elsewhere. Raises ApiError."""
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ApiError(400, "top_logprobs needs logprobs=true", param="top_logprobs")
+        new = self.max_completion_tokens is not None
+        given = self.given() | {
+            "logprobs": (self.top_logprobs or 0) if self.logprobs else None,
+            "max_tokens": self.max_completion_tokens if new else self.max_tokens,
+        }
+        return sampling(given, max_tokens="max_completion_tokens" if new else "max_tokens")
+
+
+class CompletionRequest(Generation):
+    """POST /v1/completions."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    echo: bool | None = False
+    best_of: int | None = None
+    suffix: str | None = None
+    add_special_tokens: bool = True
+    # See features.py.
+    response_format: Any = None
+    structured_outputs: Any = None
+
+
+class ResponsesRequest(Body):
+    """POST /v1/responses."""
+
+    model: str | None = Field(None, max_length=512)
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    max_output_tokens: Any = Field(None, json_schema_extra=_TYPES["integer"])
+    temperature: Any = Field(None, json_schema_extra=_TYPES["number"])
+    top_p: Any = Field(None, json_schema_extra=_TYPES["number"])
+    # Of no effect on the answer.
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = Field(None, description="Nothing is kept, whatever it says.")
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    parallel_tool_calls: bool | None = None
+    # See features.py.
+    previous_response_id: Any = None
+    conversation: Any = None
+    background: Any = None
+    truncation: Any = None
+    include: Any = None
+    reasoning: Any = None
+    text: Any = None
+    tools: Any = None
+    tool_choice: Any = None
+
+
+class TokenizeRequest(Body):
+    """POST /tokenize: a prompt, or the messages of a chat."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Any = None
+    add_special_tokens: bool = True
+    parse_special: bool = True
+    add_generation_prompt: bool = True
+    return_token_strs: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: Any = None
+
+
+class DetokenizeRequest(Body):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: list[int] = Field(max_length=1 << 20)
