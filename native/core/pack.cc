@@ -5,8 +5,9 @@
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
-#include <thread>
 #include <vector>
+
+#include "core/packing.h"
 
 namespace narrows {
 namespace {
@@ -28,11 +29,6 @@ struct Row {
         dm(d.size()) {}
 };
 
-uint16_t read16(const uint8_t* p) {
-  uint16_t v;
-  std::memcpy(&v, p, 2);
-  return v;
-}
 uint16_t negate(uint16_t half) { return half ^ 0x8000; }
 
 enum Ggml {
@@ -197,68 +193,6 @@ void get_codes(int bits, const uint8_t* unit, int lane, uint8_t* q) {
   std::memcpy(q, quads, kUnit);
 }
 
-// Calls body(width, shift) for the planes of a code, widest first.
-template <class Body>
-void each_plane(int bits, Body body) {
-  int shift = 0;
-  for (int width : {8, 4, 2, 1})
-    if (bits >= width) {
-      body(width, shift);
-      shift += width, bits -= width;
-    }
-}
-
-// A sparse unit of masks and quads (codes already XOR offset); `unit` may be null to learn its size.
-size_t put_kept(int bits, const uint64_t (&masks)[8], const uint8_t (&quads)[8][64], uint8_t* unit) {
-  size_t size = 64;
-  if (unit) std::memcpy(unit, masks, 64);
-  each_plane(bits, [&](int width, int shift) {
-    size_t longest = 0;
-    for (int s = 0; s < 8 / width; s++) {
-      size_t n = 0;
-      for (int j = s * width; j < (s + 1) * width; j++)
-        for (uint64_t left = masks[j]; left; left &= left - 1, n++)
-          if (unit) unit[size + n] |= uint8_t((quads[j][__builtin_ctzll(left)] >> shift & ((1 << width) - 1)) << (s * width));
-      longest = std::max(longest, n);
-    }
-    size += longest;
-  });
-  return size + size % 2;
-}
-
-// The 32 codes of one lane of a sparse unit, as they were before packing; returns the unit's end.
-const uint8_t* get_kept(int bits, const uint8_t* unit, int lane, uint8_t* q) {
-  uint64_t masks[8];
-  const uint8_t* start = unit;
-  std::memcpy(masks, unit, 64);
-  unit += 64;
-  std::memset(q, 1 << (bits - 1), kUnit);
-  for (int k = 0; k < kUnit; k++)
-    if (masks[k / 4] >> (4 * lane + k % 4) & 1) q[k] = 0;
-  each_plane(bits, [&](int width, int shift) {
-    size_t longest = 0;
-    for (int s = 0; s < 8 / width; s++) {
-      size_t n = 0;
-      for (int j = s * width; j < (s + 1) * width; j++) {
-        for (int i = 0; i < 4; i++) {
-          int bit = 4 * lane + i;
-          if (!(masks[j] >> bit & 1)) continue;
-          size_t before = n + size_t(__builtin_popcountll(masks[j] & ((uint64_t(1) << bit) - 1)));
-          q[4 * j + i] |= uint8_t((unit[before] >> (s * width) & ((1 << width) - 1)) << shift);
-        }
-        n += size_t(__builtin_popcountll(masks[j]));
-      }
-      longest = std::max(longest, n);
-    }
-    unit += longest;
-  });
-  for (int k = 0; k < kUnit; k++)
-    if (masks[k / 4] >> (4 * lane + k % 4) & 1) q[k] ^= uint8_t(1 << (bits - 1));
-  return unit + (unit - start) % 2;
-}
-
-void put16(uint8_t* p, int lane, uint16_t v) { std::memcpy(p + 2 * lane, &v, 2); }
-
 // The scales of one row into lane n of a zeroed tile.
 void put_scales(const Format& f, const Layout& at, int cols, const Row& row, int n, uint8_t* tile) {
   int groups = (cols + f.group - 1) / f.group;
@@ -291,21 +225,6 @@ void put_tile(const Format& f, const Layout& at, int cols, const std::vector<Row
       for (int j = 0; j < 8; j++) std::memcpy(reinterpret_cast<uint8_t*>(quads[j]) + 4 * n, &rows[n].q[u * kUnit + 4 * j], 4);
     put_unit(f.bits, quads, tile + at.unit(u));
   }
-}
-
-// Runs body(first row, last row) over ranges of whole tiles.
-template <class Body>
-void by_tiles(int rows, int num_threads, Body body) {
-  int tiles = num_tiles(rows), n = std::max(1, std::min(num_threads, tiles));
-  std::vector<std::thread> threads;
-  for (int i = 0; i < n; i++) {
-    int first = int(int64_t(tiles) * i / n) * kLanes, last = std::min(rows, int(int64_t(tiles) * (i + 1) / n) * kLanes);
-    if (i + 1 < n)
-      threads.emplace_back(body, first, last);
-    else
-      body(first, last);
-  }
-  for (auto& t : threads) t.join();
 }
 
 // `count` rows of elements, row_bytes apart, into a float tile.
@@ -474,79 +393,6 @@ void pack_float(const Format& f, const float* w, int rows, int cols, uint8_t* ds
         put_tile(f, at, cols, lanes, count, tile);
       }
     }
-  });
-}
-
-namespace {
-
-// One tile of kept weights: [count] rows of codes, mask bytes and scales. `tile` may be null to learn its size.
-size_t put_sparse(const Format& f, const Layout& at, const Kept& w, int first, int count, uint8_t* tile) {
-  size_t size = 0;
-  if (f.type == Float::bf16) {
-    for (int k0 = 0; k0 < w.cols; k0 += kUnit) {
-      size_t masks = size;
-      size += 2 * kUnit;
-      for (int k = k0; k < std::min(k0 + kUnit, w.cols); k++) {
-        uint16_t bits = 0;
-        for (int n = 0; n < count; n++) {
-          size_t i = size_t(first + n) * w.cols + k;
-          if (!w.mask[i]) continue;
-          bits |= uint16_t(1 << n);
-          if (tile) std::memcpy(tile + size, w.codes + 2 * i, 2);
-          size += 2;
-        }
-        if (tile) std::memcpy(tile + masks + 2 * (k - k0), &bits, 2);
-      }
-    }
-    return size;
-  }
-  int groups = (w.cols + f.group - 1) / f.group;
-  for (int u = 0; u < at.num_units; u++) {
-    if (u % at.block_units == 0) {
-      if (tile)
-        for (int g = u * kUnit / f.group, i = 0; i < at.block_groups && g + i < groups; i++)
-          for (int n = 0; n < count; n++)
-            put16(tile + size + at.scales + i * kLanes * 2, n, w.scales[size_t(first + n) * groups + g + i]);
-      size += at.header;
-    }
-    uint64_t masks[8] = {};
-    uint8_t quads[8][64];
-    for (int n = 0; n < count; n++)
-      for (int k = u * kUnit; k < std::min((u + 1) * kUnit, w.cols); k++) {
-        size_t i = size_t(first + n) * w.cols + k;
-        int j = k % kUnit / 4, bit = 4 * n + k % 4;
-        masks[j] |= uint64_t(w.mask[i] != 0) << bit;
-        quads[j][bit] = uint8_t(w.codes[i] ^ f.offset());
-      }
-    size += put_kept(f.bits, masks, quads, tile ? tile + size : nullptr);
-  }
-  return size;
-}
-
-// Where the tiles start, as a sparse matrix's data begin with it.
-std::vector<uint64_t> sparse_offsets(const Format& f, const Kept& w, int num_threads) {
-  std::vector<uint64_t> at(num_tiles(w.rows) + 1, 0);
-  Layout layout(f, w.cols);
-  by_tiles(w.rows, num_threads, [&](int first, int last) {
-    for (int n = first; n < last; n += kLanes)
-      at[n / kLanes + 1] = put_sparse(f, layout, w, n, std::min(kLanes, last - n), nullptr);
-  });
-  at[0] = (8 * at.size() + 63) / 64 * 64;
-  for (size_t i = 1; i < at.size(); i++) at[i] += at[i - 1];
-  return at;
-}
-
-}  // namespace
-
-size_t sparse_bytes(const Format& f, const Kept& w, int num_threads) { return sparse_offsets(f, w, num_threads).back() + 64; }
-
-void pack_sparse(const Format& f, const Kept& w, uint8_t* dst, int num_threads) {
-  std::vector<uint64_t> at = sparse_offsets(f, w, num_threads);
-  std::memset(dst, 0, at.back() + 64);
-  std::memcpy(dst, at.data(), 8 * at.size());
-  Layout layout(f, w.cols);
-  by_tiles(w.rows, num_threads, [&](int first, int last) {
-    for (int n = first; n < last; n += kLanes) put_sparse(f, layout, w, n, std::min(kLanes, last - n), dst + at[n / kLanes]);
   });
 }
 

@@ -197,7 +197,8 @@ class Engine:
         paths: list[list[int]] = [[], *(draft.paths() if draft else ())]
         if adjusts(params, len(request.tokens) - request.num_prompt):
             adjusted = adjust_paths(raw, request.tokens, paths, request.num_prompt, params, self._end_ids(request))
-        if matcher := _matcher(request):
+        matcher: Matcher | None = request.state.get("matcher")
+        if matcher:
             adjusted = matcher.mask(adjusted, paths)
         verdict = self.verifier.verify(adjusted, draft, params, CounterRng(request.seed, len(request.tokens)))
         if params.logprobs is not None:
@@ -241,7 +242,7 @@ class Engine:
     def _accept(self, request: Request, verdict: Verdict, now: float) -> tuple[list[int], str | None]:
         """Appends the verdict's tokens up to the first that ends the request, and drops what was drafted in vain."""
         params, end_ids, limit = request.params, self._end_ids(request), self._limit(request)
-        matcher = _matcher(request)
+        matcher: Matcher | None = request.state.get("matcher")
         tokens: list[int] = []
         reason = None
         for token in verdict.tokens:
@@ -296,7 +297,3 @@ class Engine:
         """Raises AssertionError unless every page is accounted for."""
         for reader in self.readers:
             reader.pool.check([reader.cursor(request) for request in self.requests.values()])
-
-
-def _matcher(request: Request) -> Matcher | None:
-    return request.state.get("matcher")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,9 +29,13 @@ MAX_COMPILED = 64  # grammars kept, the latest used
 
 
 class Guidance:
-    """The grammars of a vocabulary [V]. Cheap to make: the first use, or `prepare`, imports llguidance and builds."""
+    """The grammars of a vocabulary [V]. Cheap to make: the first use, or `prepare`, imports llguidance and builds.
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+    `tried` is for grammars that another process has tried before.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, *, tried: bool = False) -> None:
+        self._tried = tried
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._vocabulary: LLTokenizer | None = None
@@ -53,7 +58,8 @@ class Guidance:
 
     def _compile(self, kind: str, content: str) -> LLMatcher:
         vocabulary, value = self._prepared(), json.loads(content)
-        try_grammar(kind, value)
+        if not self._tried:
+            try_grammar(kind, value)
         return compile_grammar(vocabulary, kind, value)
 
     def _prepared(self) -> LLTokenizer:
@@ -99,8 +105,7 @@ class GuidedMatcher:
 
     def _move(self, taken: tuple[int, ...], path: tuple[int, ...]) -> None:
         """From behind one path of drafted tokens to behind another."""
-        shared = next((i for i, pair in enumerate(zip(taken, path, strict=False)) if len(set(pair)) > 1), -1)
-        shared = min(len(taken), len(path)) if shared < 0 else shared
+        shared = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(taken, path, strict=False))))
         if shared < len(taken):
             self._matcher.rollback(len(taken) - shared)
         for token in path[shared:]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
+from ..constrain import response_format
 from ..methods import near
 from ..sampling import ParamError, SamplingParams, table
 from .errors import ApiError
@@ -34,6 +35,15 @@ def sampling(given: Mapping[str, Any], **names: str) -> SamplingParams:
     except ParamError as error:
         name = names.get(error.field, error.field)
         raise ApiError(400, error.message.replace(error.field, name, 1), param=name) from None
+
+
+def json_form(value: Any, name: str = "response_format") -> dict[str, Any] | None:
+    """OpenAI's `response_format`, called `name` in the request, as `structured_outputs`. Raises ApiError."""
+    try:
+        return response_format(value)
+    except ParamError as error:
+        field = error.field.replace("response_format", name, 1)
+        raise ApiError(400, error.message.replace(error.field, field, 1), param=field) from None
 
 
 class Body(BaseModel):
@@ -73,6 +83,7 @@ class Generation(_Sampling):
     model: str | None = Field(None, max_length=512)
     stream: bool | None = False
     stream_options: StreamOptions | None = None
+    response_format: Any = Field(None, json_schema_extra=_TYPES["object"])
     cache_salt: str | None = Field(
         None, max_length=256, description="Keeps the cached prompt to requests with the same."
     )
@@ -91,6 +102,15 @@ class Generation(_Sampling):
             raise ApiError(400, "stream_options is for requests with stream=true", param="stream_options")
         return bool(self.stream_options and self.stream_options.include_usage)
 
+    def form(self) -> tuple[str, dict[str, Any] | None]:
+        """The field that asks for a form of answers, and the form as `structured_outputs` has it. Raises ApiError."""
+        if (wanted := json_form(self.response_format)) is None:
+            return "structured_outputs", self.structured_outputs or None
+        if self.structured_outputs:
+            message = "response_format and structured_outputs both ask for a form: give one of the two"
+            raise ApiError(400, message, param="response_format")
+        return "response_format", wanted
+
     def given(self) -> dict[str, Any]:
         """The sampling parameters of the table that were given, null being none."""
         return {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
@@ -105,21 +125,20 @@ class ChatRequest(Generation):
     max_completion_tokens: Any = Field(None, json_schema_extra=_TYPES["integer"])
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Variables for the chat template.")
-    # See features.py.
-    response_format: Any = None
-    structured_outputs: Any = None
     tools: Any = None
     tool_choice: Any = None
-    parallel_tool_calls: bool | None = None
+    parallel_tool_calls: Any = None
+    # See features.py.
     functions: Any = None
     function_call: Any = None
 
-    def params(self) -> SamplingParams:
-        """The sampling parameters, by the names they have elsewhere. Raises ApiError."""
+    def params(self, structured_outputs: dict[str, Any] | None) -> SamplingParams:
+        """The sampling parameters, by the names they have elsewhere, answers having a form. Raises ApiError."""
         if self.top_logprobs is not None and not self.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs=true", param="top_logprobs")
         new = self.max_completion_tokens is not None
         given = self.given() | {
+            "structured_outputs": structured_outputs,
             "logprobs": (self.top_logprobs or 0) if self.logprobs else None,
             "max_tokens": self.max_completion_tokens if new else self.max_tokens,
         }
@@ -134,9 +153,6 @@ class CompletionRequest(Generation):
     best_of: int | None = None
     suffix: str | None = None
     add_special_tokens: bool = True
-    # See features.py.
-    response_format: Any = None
-    structured_outputs: Any = None
 
 
 class ResponsesRequest(Body):

@@ -6,12 +6,16 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from ..sampling import ParamError
 from ..text import Tokenizer
+from ..text.tool_calls import ToolCallReader
+from ..text.tools import ToolUse, delta
 from ..types import TokenLogprobs
 from . import features
 from .answers import Answer, Run, respond
 from .bodies import ChatRequest
 from .choices import ChoiceForm
+from .errors import ApiError
 from .gateway import Caller, Gateway, Served
 
 router = APIRouter()
@@ -25,10 +29,19 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     gateway: Gateway = request.app.state.gateway
     caller: Caller = request.scope["caller"]
     served = gateway.model(body.model)
-    params = body.params()
+    try:
+        use = ToolUse.of(body.tools, body.tool_choice, body.parallel_tool_calls, served.chat_template.source)
+    except ParamError as error:
+        raise ApiError(400, error.message, param=error.field) from None
+    name, asked = body.form()
+    if use.structured_outputs and asked:
+        raise ApiError(400, f"tool_choice asks for a call, which {name} does not allow", param="tool_choice")
+    params = body.params(use.structured_outputs or asked)
     served.check_count(params.n)
-    form = ChatForm(served, caller, body.include_usage, bool(body.logprobs))
-    prompt = await served.encode_chat(body.messages, body.add_generation_prompt, body.chat_template_kwargs or {})
+    await served.check_form(params, "tools" if use.structured_outputs else name)
+    form = ChatForm(served, caller, body.include_usage, bool(body.logprobs), use)
+    variables = use.variables | (body.chat_template_kwargs or {})
+    prompt = await served.encode_chat(use.messages(body.messages), body.add_generation_prompt, variables)
     call = served.submit([prompt], params, caller, "messages", body.cache_salt or "")
     return await respond(request, Run(call), form, stream=bool(body.stream))
 
@@ -38,24 +51,32 @@ class ChatForm(ChoiceForm):
 
     prefix, object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, served: Served, caller: Caller, include_usage: bool, logprobs: bool) -> None:
+    def __init__(self, served: Served, caller: Caller, include_usage: bool, logprobs: bool, use: ToolUse) -> None:
         super().__init__(served, caller, include_usage)
-        self._logprobs = logprobs
+        self._logprobs, self._use = logprobs, use
+        self._readers: dict[int, ToolCallReader | None] = {}  # by answer
 
     def whole(self, answer: Answer) -> dict[str, Any]:
-        message = {"role": "assistant", "content": answer.text, "refusal": None}
-        return self._choice(answer) | {"message": message}
+        message = {"refusal": None, **self._use.message(answer.text)}
+        reason = _reason(answer, bool(message.get("tool_calls")))
+        return self._choice(answer) | {"message": message, "finish_reason": reason}
 
     def first(self, answer: Answer) -> list[dict[str, Any]]:
         delta = {"role": "assistant", "content": "", "refusal": None}
         return [{"index": answer.index, "delta": delta, "logprobs": None, "finish_reason": None}]
 
     def piece(self, answer: Answer, text: str) -> list[dict[str, Any]]:
-        choices = []
-        if text:
-            choices.append(self._choice(answer) | {"delta": {"content": text}, "finish_reason": None})
+        if answer.index not in self._readers:
+            self._readers[answer.index] = self._use.reader()
+        reader = self._readers[answer.index]
+        if reader is None:
+            deltas = [{"content": text}] if text else []
+        else:
+            deltas = [delta(event) for event in reader.push(text) + (reader.finish() if answer.finish_reason else [])]
+        choices = [self._choice(answer) | {"delta": d, "finish_reason": None} for d in deltas]
         if answer.finish_reason:  # by itself, as OpenAI does it
-            choices.append(self._choice(answer) | {"delta": {}})
+            reason = _reason(answer, reader is not None and reader.num_calls > 0)
+            choices.append(self._choice(answer) | {"delta": {}, "finish_reason": reason})
         return choices
 
     def _choice(self, answer: Answer) -> dict[str, Any]:
@@ -68,6 +89,10 @@ class ChatForm(ChoiceForm):
             "finish_reason": answer.finish_reason,
             "stop_reason": answer.stop_reason,
         }
+
+
+def _reason(answer: Answer, called: bool) -> str | None:
+    return "tool_calls" if called and answer.finish_reason == "stop" else answer.finish_reason
 
 
 def _entry(tokenizer: Tokenizer, logprobs: TokenLogprobs) -> dict[str, Any]:

@@ -32,12 +32,14 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     no_tokens = type(body.max_tokens) is int and body.max_tokens == 0  # as evaluation harnesses ask, with echo
     echo = bool(body.echo)
     given = body.given() | ({"max_tokens": 1} if no_tokens else {})
-    params = sampling(given | {"prompt_logprobs": given.get("logprobs") if echo else None})
+    name, asked = body.form()
+    params = sampling(given | {"structured_outputs": asked, "prompt_logprobs": given.get("logprobs") if echo else None})
     if body.best_of is not None and body.best_of != params.n:
         raise ApiError(400, f"best_of is {body.best_of}; it must equal n, which is {params.n}", param="best_of")
     if body.suffix:
         raise ApiError(400, "suffix is not supported: put what surrounds the gap into the prompt", param="suffix")
     served.check_count(params.n * len(prompts))
+    await served.check_form(params, name)
     form = CompletionForm(
         served, caller, body.include_usage, prompts if echo else None, params.n, params.logprobs is not None
     )

@@ -1,22 +1,18 @@
-"""What a request may ask for beyond text: constraints on its form, calls of tools, a server that remembers.
+"""What a request may ask for and not get: old names of tools, tools in responses, a server that remembers.
 
-None of it is there yet. A request that asks for one is told so; values that ask for nothing are taken.
+A request that asks for one is told so; values that ask for nothing are taken.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from .errors import ApiError
 
 _NOTHING: dict[str, tuple[Any, ...]] = {
-    "response_format": ({"type": "text"},),
-    "structured_outputs": ({},),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "text": ({}, {"format": {"type": "text"}}),
     "reasoning": ({},),
     "include": ([],),
     "truncation": ("disabled",),
@@ -24,11 +20,14 @@ _NOTHING: dict[str, tuple[Any, ...]] = {
     "previous_response_id": (),
     "conversation": (),
 }
+_INSTEAD = {"functions": ": it is called tools now", "function_call": ": it is called tool_choice now"}
+RESPONSES = {"tools": ([],), "tool_choice": ("none", "auto")}  # beyond those, of /v1/responses
 
 
-def check(body: Any) -> None:
+def check(body: Any, more: Mapping[str, tuple[Any, ...]] | None = None) -> None:
     """Raises ApiError for a feature that a body asks for."""
-    for name, nothing in _NOTHING.items():
+    for name, nothing in {**_NOTHING, **(more or {})}.items():
         value = getattr(body, name, None)
         if value is not None and value not in nothing:
-            raise ApiError(400, f"{name} is not supported yet; leave it out", param=name, code="unsupported_parameter")
+            message = f"{name} is not supported{_INSTEAD.get(name, '; leave it out')}"
+            raise ApiError(400, message, param=name, code="unsupported_parameter")

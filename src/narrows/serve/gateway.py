@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..checkpoints import open_checkpoint
+from ..constrain.guidance import Guidance
 from ..models import hub
 from ..prompts import ContextLengthError, RequestError, check_prompt
-from ..sampling import SamplingParams, fresh_seed
+from ..sampling import ParamError, SamplingParams, fresh_seed
 from ..text import ChatTemplate, TemplateError, Tokenizer, TokenizerError, load_chat_template, load_tokenizer
 from . import wire
 from .backend import Backend
@@ -61,6 +62,7 @@ class Served:
         self.name, self.backend = name, backend
         self.tokenizer, self.chat_template = texts.tokenizer, texts.chat_template
         self.created = int(time.time())
+        self._grammars = Guidance(texts.tokenizer, texts.tokenizer.vocab_size)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -76,6 +78,18 @@ class Served:
     async def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Ids of a text. Raises ApiError."""
         return await _in_thread("prompt", self.tokenizer.encode, text, add_special, parse_special)
+
+    async def check_form(self, params: SamplingParams, name: str = "structured_outputs") -> None:
+        """Raises ApiError for a form of answers that cannot be kept; it is tried here, and not in the engine's process.
+
+        `name` is what the request calls it.
+        """
+        if params.structured_outputs:
+            try:
+                await asyncio.to_thread(self._grammars.matcher, params.structured_outputs)
+            except ParamError as error:
+                field = error.field if name == "structured_outputs" else name
+                raise ApiError(400, error.message.replace(error.field, field, 1), param=field) from None
 
     async def decode(self, ids: list[int]) -> str:
         """Text of ids. Raises ApiError."""

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from ..sampling import SamplingParams
 from . import features
 from .answers import Run, respond
-from .bodies import ResponsesRequest, sampling
+from .bodies import ResponsesRequest, json_form, sampling
 from .errors import ApiError
 from .events import event
 from .gateway import Caller, Gateway, Served
@@ -23,13 +23,14 @@ _TEXTS = ("input_text", "output_text", "text")
 @router.post("/v1/responses")
 async def responses(body: ResponsesRequest, request: Request) -> Response:
     """Answers an input, which holds the whole conversation."""
-    features.check(body)
+    features.check(body, features.RESPONSES)
     gateway: Gateway = request.app.state.gateway
     caller: Caller = request.scope["caller"]
     served = gateway.model(body.model)
     given = {"temperature": body.temperature, "top_p": body.top_p}
     given = {name: value for name, value in given.items() if value is not None} | {"max_tokens": body.max_output_tokens}
-    params = sampling(given, max_tokens="max_output_tokens")
+    params = sampling(given | {"structured_outputs": _form(body.text)}, max_tokens="max_output_tokens")
+    await served.check_form(params, "text.format")
     try:
         prompt = await served.encode_chat(_messages(body), True, {})
     except ApiError as error:
@@ -37,6 +38,18 @@ async def responses(body: ResponsesRequest, request: Request) -> Response:
     form = ResponseForm(served, caller, body, params)
     call = served.submit([prompt], params, caller, "input")
     return await respond(request, Run(call), form, stream=bool(body.stream))
+
+
+def _form(text: Any) -> dict[str, Any] | None:
+    """`text.format`, which has the schema beside its type, as `structured_outputs`. Raises ApiError."""
+    if text is None or text == {}:
+        return None
+    if not isinstance(text, dict) or not text.keys() <= {"format", "verbosity"}:
+        raise ApiError(400, 'text must be {"format": {...}}', param="text")
+    wanted = text.get("format")
+    if isinstance(wanted, dict) and wanted.get("type") == "json_schema":
+        wanted = {"type": "json_schema", "json_schema": wanted}
+    return json_form(wanted, "text.format")
 
 
 def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:

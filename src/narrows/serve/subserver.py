@@ -12,6 +12,7 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
+from ..constrain.guidance import Guidance
 from ..loader import Loaded, load
 from ..outputs import Completion
 from ..sampling import child_seed
@@ -160,6 +161,7 @@ def main() -> None:
         socket.connect(options.address)
         try:
             loaded = _load(options)
+            loaded.engine.grammars = Guidance(loaded.tokenizer, loaded.spec.vocab_size, tried=True)
         except (ValueError, OSError, MemoryError) as error:
             socket.send(wire.encode(wire.Failed(str(error) or type(error).__name__)))
             return

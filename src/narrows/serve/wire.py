@@ -7,6 +7,8 @@ and it leaves.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from ..ledger import Ledger
@@ -76,7 +78,7 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     finish_reason: str | None
     stop_reason: str | int | None
     num_cached: int
-    ledger: dict[str, float | int | None] | None  # when it is finished
+    ledger: dict[str, Any] | None  # when it is finished
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True):
