@@ -10,7 +10,7 @@ from .costs import MeasuredCosts
 from .drafters.base import Ask, Drafter, Tools
 from .kv.pool import KvPool
 from .ledger import DraftMetrics
-from .pacers.base import Pacer
+from .pacers.base import Pace, Pacer
 from .reader import Reader
 from .types import TARGET, Draft, Request, StepPlan, Verdict
 
@@ -38,25 +38,30 @@ class Speculation:
             ends: tokens at which each request ends: a draft leaves one of them to the target.
             pool: the target's, of which drafts may take `spare` pages in all.
         """
-        rooms = []
+        rooms = self._rooms(requests, ends, pool, spare)
+        able = [request for request, room in zip(requests, rooms, strict=True) if room]
+        paces = iter(self.pacer.pace(able, [room for room in rooms if room], self.costs) if able else ())
+        chosen = [next(paces) if room else Pace(0, "no room for more tokens") for room in rooms]
+        asks = [
+            Ask(request, pace.num_tokens) for request, pace in zip(requests, chosen, strict=True) if pace.num_tokens
+        ]
+        proposed = iter(self._ask(asks, totals) if asks else ())
+        drafts = [next(proposed) if pace.num_tokens else None for pace in chosen]
+        for request, pace, draft in zip(requests, chosen, drafts, strict=True):
+            if draft is None:
+                for metrics in (totals, metrics_of(request)):
+                    metrics.reasons[pace.reason or "nothing to propose"] += 1
+        return drafts
+
+    def _rooms(self, requests: Sequence[Request], ends: Sequence[int], pool: KvPool, spare: int) -> list[int]:
+        """Tokens that each request may draft, the earlier ones taking of the spare pages first."""
+        rooms: list[int] = []
         for request, end in zip(requests, ends, strict=True):
             total, held = len(request.tokens), pool.pages_for(len(request.tokens))
             fit = (held + spare) * pool.page_size - total
             rooms.append(max(0, min(self.drafter.max_drafted, end - total - 1, fit)))
             spare -= pool.pages_for(total + rooms[-1]) - held
-        able = [i for i, room in enumerate(rooms) if room]
-        paces = self.pacer.pace([requests[i] for i in able], [rooms[i] for i in able], self.costs) if able else []
-        reasons = dict.fromkeys(range(len(requests)), "no room for more tokens")
-        reasons |= {i: pace.reason or "nothing to propose" for i, pace in zip(able, paces, strict=True)}
-        asks = {i: Ask(requests[i], pace.num_tokens) for i, pace in zip(able, paces, strict=True) if pace.num_tokens}
-        drafts: list[Draft | None] = [None] * len(requests)
-        for i, draft in zip(asks, self._ask(list(asks.values()), totals) if asks else (), strict=True):
-            drafts[i] = draft
-        for i, request in enumerate(requests):
-            if drafts[i] is None:
-                totals.reasons[reasons[i]] += 1
-                metrics_of(request).reasons[reasons[i]] += 1
-        return drafts
+        return rooms
 
     def _ask(self, asks: Sequence[Ask], totals: DraftMetrics) -> list[Draft | None]:
         began, before = self.clock(), self._num_bytes()
