@@ -8,7 +8,6 @@ weights evenly by rows read, KV by entries seen. The bound is bandwidth / bytes 
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 from .types import TARGET, Draft, ForwardOutput, StepPlan
@@ -30,7 +29,7 @@ class DraftMetrics:
     accepted: list[int] = field(default_factory=list)
     seconds: float = 0  # of drafting, in the steps it was part of
     num_bytes: float = 0  # that draft models read for it
-    reasons: Counter[str] = field(default_factory=Counter)  # why steps had no draft
+    reasons: dict[str, int] = field(default_factory=dict)  # why steps had no draft
 
     def observe(self, draft: Draft | None, num_accepted: int, num_tokens: int) -> None:
         """A step that tested a draft, or none, and of which `num_tokens` tokens were kept."""
@@ -62,7 +61,7 @@ class DraftMetrics:
             "target_forwards_per_token": self.num_steps / tokens,
             "draft_seconds": self.seconds,
             "draft_bytes_per_token": self.num_bytes / tokens,
-            "undrafted_steps": dict(self.reasons),
+            "undrafted_steps": self.reasons,
         }
 
     def summary(self, seconds: float) -> str:
@@ -73,8 +72,8 @@ class DraftMetrics:
             parts.append(f"kept by position {' '.join(shown)}{' ...' if len(self.drafted) > 4 else ''}")
             parts.append(f"drafting {self.seconds / max(self.seconds + seconds, 1e-9):.0%} of the time")
         if self.reasons:
-            [(reason, _)] = self.reasons.most_common(1)
-            parts.append(f"no draft in {self.reasons.total()} of {self.num_steps} steps, mostly: {reason}")
+            reason = max(self.reasons, key=lambda reason: self.reasons[reason])
+            parts.append(f"no draft in {sum(self.reasons.values())} of {self.num_steps} steps, mostly: {reason}")
         return "speculation: " + ", ".join(parts)
 
 

@@ -50,7 +50,8 @@ class Speculation:
         for request, pace, draft in zip(requests, chosen, drafts, strict=True):
             if draft is None:
                 for metrics in (totals, metrics_of(request)):
-                    metrics.reasons[pace.reason or "nothing to propose"] += 1
+                    reason = pace.reason or "nothing to propose"
+                    metrics.reasons[reason] = metrics.reasons.get(reason, 0) + 1
         return drafts
 
     def _rooms(self, requests: Sequence[Request], ends: Sequence[int], pool: KvPool, spare: int) -> list[int]:

@@ -22,7 +22,7 @@ def drafts() -> DraftMetrics:
     for k, kept in ((3, 3), (2, 1), (3, 0)):
         out.observe(draft(k), kept, kept + 1)
     out.observe(None, 0, 1)
-    out.reasons["nothing to propose"] += 1
+    out.reasons["nothing to propose"] = 1
     return out
 
 

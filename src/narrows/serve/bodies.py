@@ -105,7 +105,7 @@ class Generation(_Sampling):
     def form(self) -> tuple[str, dict[str, Any] | None]:
         """The field that asks for a form of answers, and the form as `structured_outputs` has it. Raises ApiError."""
         if (wanted := json_form(self.response_format)) is None:
-            return "structured_outputs", self.structured_outputs or None
+            return "structured_outputs", None if self.structured_outputs == {} else self.structured_outputs
         if self.structured_outputs:
             message = "response_format and structured_outputs both ask for a form: give one of the two"
             raise ApiError(400, message, param="response_format")

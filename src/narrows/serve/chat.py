@@ -36,7 +36,7 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     name, asked = body.form()
     if use.structured_outputs and asked:
         raise ApiError(400, f"tool_choice asks for a call, which {name} does not allow", param="tool_choice")
-    params = body.params(use.structured_outputs or asked)
+    params = body.params(use.structured_outputs if use.structured_outputs else asked)
     served.check_count(params.n)
     await served.check_form(params, "tools" if use.structured_outputs else name)
     form = ChatForm(served, caller, body.include_usage, bool(body.logprobs), use)
