@@ -78,7 +78,7 @@ def test_almost_no_temperature_is_greedy(tiny: Server) -> None:
         ({"prompt": "x", "stream": "yes"}, "stream", "bool"),
         ({"prompt": ["x"] * 100, "n": 100}, "n", "at most"),
         ({"prompt": "\ud800"}, "prompt", "surrogate"),
-        ({"prompt": "x", "response_format": {"type": "json_object"}}, "response_format", "not supported yet"),
+        ({"prompt": "x", "response_format": {"type": "yaml"}}, "response_format", "json_schema"),
     ],
 )
 def test_completions_that_are_refused(body: dict[str, Any], param: str, words: str, tiny: Server) -> None:
@@ -103,7 +103,7 @@ def test_completions_that_are_refused(body: dict[str, Any], param: str, words: s
         ({"max_tokens": 0}, "max_tokens", "max_tokens is 0"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
         ({"chat_template_kwargs": {"bos_token": "x"}}, "messages", "bos_token"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "not supported yet"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "letters"),
     ],
 )
 def test_chats_that_are_refused(body: dict[str, Any], param: str, words: str, tiny: Server) -> None:
@@ -124,9 +124,9 @@ def test_chats_that_are_refused(body: dict[str, Any], param: str, words: str, ti
         ({"input": "x", "n": 2}, "n", "Unrecognized"),
         ({"input": [{"type": "function_call_output"}]}, "input", "function_call_output"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input", "text"),
-        ({"input": "x", "previous_response_id": "resp_1"}, "previous_response_id", "not supported yet"),
-        ({"input": "x", "truncation": "auto"}, "truncation", "not supported yet"),
-        ({"input": "x", "text": {"format": {"type": "json_object"}}}, "text", "not supported yet"),
+        ({"input": "x", "previous_response_id": "resp_1"}, "previous_response_id", "not supported"),
+        ({"input": "x", "truncation": "auto"}, "truncation", "not supported"),
+        ({"input": "x", "text": {"format": {"type": "yaml"}}}, "text.format", "json_schema"),
         ({"input": "the cat " * 600}, "input", "512"),
     ],
 )
