@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from servers import Server
 
-pytest.importorskip("fastapi", reason="the serve extra is not installed")
-
 
 @pytest.fixture(scope="session")
 def smol(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
