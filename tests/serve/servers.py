@@ -78,9 +78,10 @@ class Server:
 
     def close(self) -> None:
         self.client.close()
-        if not self._ended():
-            self.process.kill()
-        self.process.wait()
+        for _ in range(2):  # the second ends what is still under way
+            self.process.terminate()
+            time.sleep(0.05)
+        self.process.wait(SECONDS)
 
 
 def wait(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:
