@@ -8,7 +8,9 @@ weights evenly by rows read, KV by entries seen. The bound is bandwidth / bytes 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from itertools import zip_longest
+from typing import Any
 
 from .types import TARGET, Draft, ForwardOutput, StepPlan
 
@@ -47,6 +49,10 @@ class DraftMetrics:
             self.accepted[i] += i < num_accepted
 
     @property
+    def num_accepted(self) -> int:
+        return sum(self.accepted)
+
+    @property
     def acceptance_length(self) -> float | None:
         """Tokens kept per target forward, its own choice included: plain decoding has 1."""
         return self.num_tokens / self.num_steps if self.num_steps else None
@@ -57,7 +63,7 @@ class DraftMetrics:
             "acceptance_length": self.acceptance_length,
             "acceptance_by_position": [accepted / drafted for accepted, drafted in rates],
             "drafted_tokens": self.num_drafted,
-            "accepted_tokens": sum(self.accepted),
+            "accepted_tokens": self.num_accepted,
             "target_forwards_per_token": self.num_steps / tokens,
             "draft_seconds": self.seconds,
             "draft_bytes_per_token": self.num_bytes / tokens,
@@ -175,6 +181,17 @@ class Ledger:
     def python_seconds_per_step(self) -> float:
         """What a step costs besides its forward."""
         return (self.step_seconds - self.forward_seconds - self.drafts.seconds) / max(self.num_steps, 1)
+
+
+def added(a: Any, b: Any) -> Any:
+    """Two totals of a kind as one: numbers are summed, and so are the entries of lists, tables and records."""
+    if is_dataclass(a):
+        return replace(a, **{f.name: added(getattr(a, f.name), getattr(b, f.name)) for f in fields(a)})  # type: ignore[type-var]
+    if isinstance(a, dict):
+        return {key: a.get(key, 0) + b.get(key, 0) for key in {**a, **b}}
+    if isinstance(a, list):
+        return [x + y for x, y in zip_longest(a, b, fillvalue=0)]
+    return a + b
 
 
 def summary(metrics: RequestMetrics, bandwidth: float | None = None) -> str:

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from narrows.ledger import DraftMetrics, RequestMetrics, summary
+from narrows.ledger import DraftMetrics, Ledger, RequestMetrics, added, summary
 from narrows.types import Draft
 
 
@@ -64,3 +64,12 @@ def test_without_a_drafter_nothing_is_said_of_it() -> None:
     metrics = RequestMetrics(0, 5, num_output=8, first_token=1, last_token=2)
     assert len(summary(metrics).splitlines()) == 1
     assert "speculation" not in metrics.json()
+
+
+def test_totals_of_two_processes_are_one() -> None:
+    a = Ledger(num_steps=2, forward_seconds=0.5)
+    b = Ledger(num_steps=3, drafts=DraftMetrics(num_drafted=4, drafted=[2, 1], accepted=[1, 0], reasons={"x": 2}))
+    both = added(a, added(b, b))
+    assert (both.num_steps, both.forward_seconds) == (8, 0.5)
+    assert (both.drafts.drafted, both.drafts.num_accepted, both.drafts.reasons) == ([4, 2], 2, {"x": 4})
+    assert a == Ledger(num_steps=2, forward_seconds=0.5)

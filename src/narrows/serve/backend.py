@@ -15,7 +15,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from ..ledger import Ledger
+from ..ledger import Ledger, added
 from . import wire
 from .call import Call, Job
 from .errors import ApiError, unavailable
@@ -135,6 +135,9 @@ class Backend:
                 self._mourn()
                 await asyncio.sleep(delay)
                 self.num_restarts += 1
+        except Exception as error:  # without a process and without a word the model would be gone
+            log.exception("%s is given up", self.name)
+            self._on_fatal(f"cannot go on serving {self.name}: {error!r}")
         finally:
             self._closing = True
 
@@ -186,8 +189,7 @@ class Backend:
         was_ready = self.state == "ready"
         self.state = "restarting" if was_ready else "failed"
         if self.report is not None:
-            for name in Ledger.__dataclass_fields__:
-                setattr(self.past, name, getattr(self.past, name) + getattr(self.report.ledger, name))
+            self.past = added(self.past, self.report.ledger)
             self.report = None
         for job in list(self.jobs.values()):
             if job.started is not None or job.attempts >= MAX_ATTEMPTS or not was_ready:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -42,8 +43,10 @@ _LEDGER = {  # of the engine
     "narrows_forward_seconds": ("forward_seconds", "Time in the native forward."),
     "narrows_step_seconds": ("step_seconds", "Time in steps, the forward included."),
     "vllm:num_preemptions": ("num_preemptions", "Requests that gave their pages back and began again."),
-    "vllm:spec_decode_num_draft_tokens": ("num_drafted", "Tokens guessed."),
-    "vllm:spec_decode_num_accepted_tokens": ("num_accepted", "Guessed tokens that were kept."),
+    "vllm:spec_decode_num_drafts": ("drafts.num_drafts", "Drafts tested."),
+    "vllm:spec_decode_num_draft_tokens": ("drafts.num_drafted", "Tokens guessed."),
+    "vllm:spec_decode_num_accepted_tokens": ("drafts.num_accepted", "Guessed tokens that were kept."),
+    "narrows_draft_seconds": ("drafts.seconds", "Time spent guessing."),
 }
 
 
@@ -151,8 +154,8 @@ class _Engines(Collector):
             restarts.add_metric((backend.name,), backend.num_restarts)
         yield restarts
         for name, (field, text) in _LEDGER.items():
-            counter = CounterMetricFamily(name, text, labels=("model_name",))
+            counter, total = CounterMetricFamily(name, text, labels=("model_name",)), attrgetter(field)
             for backend in self._backends:
-                now_value = getattr(backend.report.ledger, field) if backend.report else 0
-                counter.add_metric((backend.name,), getattr(backend.past, field) + now_value)
+                now_value = total(backend.report.ledger) if backend.report else 0
+                counter.add_metric((backend.name,), total(backend.past) + now_value)
             yield counter

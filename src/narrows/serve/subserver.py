@@ -86,9 +86,9 @@ class Subserver:
             if result.tokens:
                 deltas.append(_delta(job.id, completion, text, num_before))
         self._report(self._newly_started(), deltas)
-        for delta in deltas:
-            if delta.finish_reason and not self.jobs[delta.id].growing:
-                del self.jobs[delta.id]
+        for id in {delta.id for delta in deltas if delta.finish_reason}:
+            if not self.jobs[id].growing:
+                del self.jobs[id]
 
     def _add(self, submit: wire.Submit) -> None:
         try:
