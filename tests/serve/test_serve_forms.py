@@ -70,16 +70,13 @@ def test_any_object_and_the_forms_of_vllm(client: OpenAI) -> None:
 
 def test_forms_that_cannot_be_kept_are_refused(client: OpenAI) -> None:
     common: Any = {"model": "smollm2", "messages": ASK, "max_tokens": 5}
+    must_call = {"tools": [WEATHER], "tool_choice": "required"}
     for body, param, words in (
         ({"response_format": {"type": "yaml"}}, "response_format", "json_schema"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema", "an object"),
         ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex", "regex"),
         ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, "response_format", "both"),
-        (
-            {"tools": [WEATHER], "tool_choice": "required", "response_format": {"type": "json_object"}},
-            "tool_choice",
-            "",
-        ),
+        (must_call | {"response_format": {"type": "json_object"}}, "tool_choice", "response_format"),
         ({"tools": [{"type": "function"}]}, "tools[0]", "function"),
         ({"functions": [{}]}, "functions", "tools"),
     ):

@@ -142,3 +142,12 @@ def test_records_survive_the_wire(subserver: Subserver, reports: list[wire.Repor
     subserver.handle(submit("y", SamplingParams(logprobs=2, prompt_logprobs=1, max_tokens=1)))
     subserver.step()
     assert wire.decode_message(wire.encode(reports[-1])) == reports[-1]
+
+
+def test_answers_of_a_prompt_may_end_in_the_same_step(subserver: Subserver, reports: list[wire.Report]) -> None:
+    subserver.handle(submit("a", replace(LONG, n=2, max_tokens=3)))
+    while not subserver.idle:
+        subserver.step()
+    ends = [delta.index for report in reports for delta in report.deltas if delta.finish_reason]
+    assert sorted(ends) == [0, 1]
+    assert not subserver.engine.requests

@@ -16,7 +16,7 @@ from .answers import Answer, Run, respond
 from .bodies import ChatRequest
 from .choices import ChoiceForm
 from .errors import ApiError
-from .gateway import Caller, Gateway, Served
+from .gateway import Caller, Gateway, Served, in_thread
 
 router = APIRouter()
 LEAST_LOGPROB = -9999.0  # JSON has no infinity
@@ -41,7 +41,8 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     await served.check_form(params, "tools" if use.structured_outputs else name)
     form = ChatForm(served, caller, body.include_usage, bool(body.logprobs), use)
     variables = use.variables | (body.chat_template_kwargs or {})
-    prompt = await served.encode_chat(use.messages(body.messages), body.add_generation_prompt, variables)
+    messages = await in_thread("messages", use.messages, body.messages)
+    prompt = await served.encode_chat(messages, body.add_generation_prompt, variables)
     call = served.submit([prompt], params, caller, "messages", body.cache_salt or "")
     return await respond(request, Run(call), form, stream=bool(body.stream))
 

@@ -73,11 +73,11 @@ class Served:
     async def encode_chat(self, messages: Any, add_generation_prompt: bool, variables: dict[str, Any]) -> list[int]:
         """Ids of a conversation. Raises ApiError."""
         encode = self.chat_template.encode
-        return await _in_thread("messages", encode, messages, add_generation_prompt, **variables)
+        return await in_thread("messages", encode, messages, add_generation_prompt, **variables)
 
     async def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Ids of a text. Raises ApiError."""
-        return await _in_thread("prompt", self.tokenizer.encode, text, add_special, parse_special)
+        return await in_thread("prompt", self.tokenizer.encode, text, add_special, parse_special)
 
     async def check_form(self, params: SamplingParams, name: str = "structured_outputs") -> None:
         """Raises ApiError for a form of answers that cannot be kept; it is tried here, and not in the engine's process.
@@ -93,7 +93,7 @@ class Served:
 
     async def decode(self, ids: list[int]) -> str:
         """Text of ids. Raises ApiError."""
-        return await _in_thread("tokens", self.tokenizer.decode, ids)
+        return await in_thread("tokens", self.tokenizer.decode, ids)
 
     def submit(
         self, prompts: Sequence[list[int]], params: SamplingParams, caller: Caller, param: str, cache_salt: str = ""
@@ -137,7 +137,8 @@ class Served:
             raise ApiError(400, f"the request asks for {num_answers} answers; at most {most} are taken", param="n")
 
 
-async def _in_thread(param: str, work: Callable[..., T], *args: Any, **variables: Any) -> T:
+async def in_thread(param: str, work: Callable[..., T], *args: Any, **variables: Any) -> T:
+    """Work on texts, away from the loop that serves everybody. Raises ApiError on behalf of the field."""
     try:
         return await asyncio.to_thread(work, *args, **variables)
     except (TemplateError, TokenizerError) as error:

@@ -1,4 +1,4 @@
-"""GET /v1/models, POST /tokenize, POST /detokenize."""
+"""GET /v1/models, POST /tokenize, POST /detokenize, GET /tokenizer_info."""
 
 from __future__ import annotations
 
@@ -43,6 +43,24 @@ def _describe(served: Served) -> dict[str, Any]:
             "lossless": limits and limits.lossless,
             "threads": limits and limits.num_threads,
         },
+    }
+
+
+@router.get("/tokenizer_info")
+async def tokenizer_info(request: Request, model: str | None = None) -> dict[str, Any]:
+    """The tokens that mean something, and the chat template; evaluation harnesses ask for them."""
+    served: Served = request.app.state.gateway.model(model)
+
+    def text(token: int | None) -> str | None:
+        return None if token is None else served.tokenizer.token_text(token)
+
+    return {
+        "tokenizer_class": "narrows",
+        "bos_token": text(served.tokenizer.bos_id),
+        "eos_token": text(served.tokenizer.eos_id),
+        "pad_token": None,
+        "chat_template": served.chat_template.source,
+        "model_max_length": served.backend.limits and served.backend.limits.max_model_len,
     }
 
 

@@ -17,11 +17,11 @@ LESSON = (
 
 
 def teach(messages: Any, tools: Iterable[Any]) -> list[dict[str, Any]]:
-    """Messages that explain `tools`, with calls and their results as text, for a template that knows neither.
+    """Messages that explain `tools`, if any, with calls and their results as text, for a template that knows neither.
 
     Raises TemplateError, as ``check_messages`` does.
     """
-    lesson = LESSON.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
+    shown = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     taught: list[dict[str, Any]] = []
     for message in check_messages(messages):
         text = message.get("content", "")
@@ -33,10 +33,10 @@ def teach(messages: Any, tools: Iterable[Any]) -> list[dict[str, Any]]:
         else:
             calls = [_call(call.get("function", call)) for call in message.get("tool_calls", ())]
             taught.append({"role": message["role"], "content": "\n".join(filter(None, [text, *calls]))})
-    if taught[0]["role"] == "system":
-        taught[0]["content"] += "\n\n" + lesson
-    else:
-        taught.insert(0, {"role": "system", "content": lesson})
+    if shown and taught[0]["role"] == "system":
+        taught[0]["content"] += "\n\n" + LESSON.format(tools=shown)
+    elif shown:
+        taught.insert(0, {"role": "system", "content": LESSON.format(tools=shown)})
     return [{"role": message["role"], "content": message["content"]} for message in taught]
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +39,7 @@ class ToolUse:
     required: tuple[str, ...]  # the answer is a call, or calls, of these; none: as the model likes
     parallel: bool
     format: ToolFormat | None  # None without tools
-    taught: bool  # by the system message, as the chat template knows nothing of tools, or writes calls in other ways
+    taught: bool  # calls are shown as text, as the chat template knows nothing of tools, or writes them in other ways
 
     @classmethod
     def of(cls, tools: Any, choice: Any, parallel: Any, template: str | None) -> ToolUse:
@@ -48,9 +49,9 @@ class ToolUse:
         if parallel is not None and not isinstance(parallel, bool):
             raise ParamError("parallel_tool_calls", "must be true or false")
         required = _check_choice(choice, names)
-        if not checked or choice == "none":
-            return cls((), (), True, None, False)
         own = tool_format(template)
+        if not checked or choice == "none":
+            return cls((), (), True, None, own is None)
         return cls(checked, required, parallel is not False, own or HERMES, own is None)
 
     @property
@@ -59,8 +60,8 @@ class ToolUse:
         return {"tools": list(self.tools)} if self.tools and not self.taught else {}
 
     def messages(self, messages: Any) -> Any:
-        """The messages that the chat template is given."""
-        return teach(messages, self.tools) if self.taught else messages
+        """The messages that the chat template is given. Raises TemplateError."""
+        return teach(messages, self.tools) if self.taught and (self.tools or _speak_of_calls(messages)) else messages
 
     @property
     def structured_outputs(self) -> dict[str, Any] | None:
@@ -113,6 +114,11 @@ class ToolUse:
         parameters = _moved(function.get("parameters") or NO_PARAMETERS, f"#{place}/properties/{key}")
         properties = {"name": {"const": function["name"]}, key: parameters}
         return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _speak_of_calls(messages: Any) -> bool:
+    known = (m for m in messages if isinstance(m, Mapping)) if isinstance(messages, list | tuple) else ()
+    return any(m.get("tool_calls") or m.get("role") == "tool" for m in known)
 
 
 def _moved(schema: Any, root: str) -> Any:
