@@ -19,6 +19,7 @@ from narrows.serve.app import create_app
 from narrows.serve.errors import ApiError
 from narrows.serve.events import ClientGone, EventStream, until_disconnect
 from narrows.serve.gateway import Gateway
+from narrows.serve.rates import RateLimit
 from narrows.serve.settings import Settings
 
 
@@ -149,3 +150,36 @@ def test_an_address_in_use_is_an_error(tiny_path: Path) -> None:
         port = taken.getsockname()[1]
         result = CliRunner().invoke(command, ["serve", str(tiny_path), "--port", str(port)])
     assert isinstance(result.exception, OSError) and f"port {port}" in str(result.exception)
+
+
+def test_each_key_has_its_own_rate() -> None:
+    now = 0.0
+    rates = RateLimit(60, clock=lambda: now)
+    for _ in range(60):
+        rates.take("a")
+    with pytest.raises(ApiError, match="60 requests a minute") as refused:
+        rates.take("a")
+    assert (refused.value.status, refused.value.headers) == (429, {"Retry-After": "1"})
+    rates.take("b")
+    now = 2.0  # two more
+    rates.take("a")
+    rates.take("a")
+    with pytest.raises(ApiError):
+        rates.take("a")
+    now = 1e6  # a minute's worth is kept, and no more
+    for _ in range(60):
+        rates.take("a")
+    with pytest.raises(ApiError):
+        rates.take("a")
+    for _ in range(1000):
+        RateLimit(0).take("a")
+
+
+def test_requests_beyond_the_rate_are_refused_but_health_is_told() -> None:
+    async def ask() -> list[int]:
+        app = create_app(Gateway(Settings(requests_per_minute=2), [], lambda message: None))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            paths = ("/livez", "/v1/models", "/v1/models", "/v1/models", "/livez")
+            return [(await client.get(path)).status_code for path in paths]
+
+    assert asyncio.run(ask()) == [200, 200, 200, 429, 200]

@@ -70,6 +70,9 @@ def serve(
     max_queued_requests: Annotated[
         int, typer.Option(min=0, help="Answers that may wait, beyond those that run; then 429.")
     ] = _DEFAULT["max_queued_requests"],
+    requests_per_minute: Annotated[
+        float, typer.Option(min=0, help="Requests of each API key, or of all without keys; then 429. 0 is any number.")
+    ] = _DEFAULT["requests_per_minute"],
     max_body_bytes: Annotated[int, typer.Option(min=1024, help="Largest request body.")] = _DEFAULT["max_body_bytes"],
     body_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds in which a body must arrive.")] = _DEFAULT[
         "body_timeout"
@@ -92,6 +95,7 @@ def serve(
         allowed_hosts=tuple(allowed_host or ()),
         cors_origins=tuple(cors_origin or ()),
         max_queued_requests=max_queued_requests,
+        requests_per_minute=requests_per_minute,
         max_body_bytes=max_body_bytes,
         body_timeout=body_timeout,
         request_timeout=request_timeout,

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .errors import ApiError
 from .gateway import Caller
 from .health import PUBLIC
+from .rates import RateLimit
 from .settings import Settings
 
 log = logging.getLogger("narrows.access")
@@ -34,6 +35,7 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app, self._settings = app, settings
         self._hosts = settings.hosts()
+        self._rates = RateLimit(settings.requests_per_minute)
         self._keys = [sha256(key.encode()).digest() for key in settings.api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,6 +58,8 @@ class Guard:
         try:
             self._check_origin(headers)
             caller = Caller(request_id, self._check_key(scope["path"], headers), self._deadline(headers, began))
+            if scope["path"] not in PUBLIC:
+                self._rates.take(caller.key)
             body = await self._read(headers, receive)
             if body is not None:
                 await self._app({**scope, "caller": caller}, _replay(body, receive), tell)

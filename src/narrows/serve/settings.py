@@ -21,6 +21,7 @@ class Settings:
     allowed_hosts: tuple[str, ...] = ()  # names the Host header may carry besides loopback and `host`; "*" is any
     cors_origins: tuple[str, ...] = ()  # web pages of other origins that may ask; "*" is any
     max_queued_requests: int = 256  # answers waiting beyond those that run at once
+    requests_per_minute: float = 0  # of each key; 0 is any number
     max_body_bytes: int = 8 << 20
     body_timeout: float = 30
     request_timeout: float = 3600
