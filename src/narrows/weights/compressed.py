@@ -57,20 +57,29 @@ def _pack(model: Compressed, form: str, num_threads: int) -> dict[str, Packed]:
     packed: dict[str, Packed] = {}
     for shape in dict.fromkeys(model.shapes.values()):
         names = [name for name, s in model.shapes.items() if s == shape]
-        pairs = {name: _both(model, name, num_threads) for name in names}
+        pairs = {name: _forms(model, name, form, num_threads) for name in names}
         why = _why_dense(list(pairs.values()), num_threads) if form == "auto" else ""
         if why:
             log.warning("%s: matrices of %d x %d stay dense: %s", model.path.name, *shape, why)
         for name, (sparse, plain) in pairs.items():
-            packed[name] = plain if why or form == "dense" or sparse is None else sparse
+            chosen = plain if why or sparse is None else sparse
+            assert chosen is not None
+            packed[name] = chosen
     return {name: packed[name] for name in model.shapes}
 
 
-def _both(model: Compressed, name: str, num_threads: int) -> tuple[Packed | None, Packed]:
-    """A matrix as sparse, unless all of its weights are kept, and as dense."""
+def _forms(model: Compressed, name: str, form: str, num_threads: int) -> tuple[Packed | None, Packed | None]:
+    """A matrix as sparse, if it may be, and as dense, as far as `form` has use for them: at least one."""
     mask, codes, scales = model.matrix(name)
-    rows, cols = codes.shape
     fmt = Format(type="bf16") if model.bits == 16 else Format(model.bits, model.group)
+    if form == "dense" or mask.all() or name == "embed":  # rows of embeddings are looked up
+        return None, _pack_plain(codes, scales, fmt, num_threads)
+    sparse = pack_kept(codes, mask, scales, replace(fmt, sparse=True), num_threads)
+    return sparse, None if form == "sparse" else _pack_plain(codes, scales, fmt, num_threads)
+
+
+def _pack_plain(codes: np.ndarray, scales: np.ndarray, fmt: Format, num_threads: int) -> Packed:
+    rows, cols = codes.shape
     plain = Packed(fmt, rows, cols, _native.alloc_huge(fmt.packed_bytes(rows, cols)))
     if fmt.type:
         _native.pack_float(fmt, (codes.astype(np.uint32) << 16).view(np.float32), plain.data, num_threads)
@@ -81,18 +90,16 @@ def _both(model: Compressed, name: str, num_threads: int) -> tuple[Packed | None
             chunk = pack_codes(codes[some], scales[some], fmt)
             start = first // LANES * tile_bytes
             plain.data[start : start + chunk.size] = chunk.reshape(-1)
-    if mask.all() or name == "embed":  # rows of embeddings are looked up
-        return None, plain
-    return pack_kept(codes, mask, scales, replace(fmt, sparse=True), num_threads), plain
+    return plain
 
 
-def _why_dense(pairs: list[tuple[Packed | None, Packed]], num_threads: int) -> str:
+def _why_dense(pairs: list[tuple[Packed | None, Packed | None]], num_threads: int) -> str:
     """Why matrices of one shape had better not be sparse; empty when they had."""
     sparse: list[Packed] = []
     plain: list[Packed] = []
     total = 0
     for some, all_of_it in pairs:
-        if some is not None and total < ENOUGH_BYTES:
+        if some is not None and all_of_it is not None and total < ENOUGH_BYTES:
             sparse.append(some)
             plain.append(all_of_it)
             total += all_of_it.data.size
