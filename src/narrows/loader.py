@@ -25,7 +25,7 @@ from .reader import Reader
 from .speculation import Speculation
 from .stack import Stack
 from .text import ChatTemplate, Tokenizer, load_chat_template, load_tokenizer
-from .types import F32, ForwardBatch, ForwardOutput, ModelSpec, TensorSource
+from .types import F32, I32, ForwardBatch, ForwardOutput, ModelSpec, TensorSource
 from .weights import WeightError, load_weights
 from .weights.compressed import load_compressed
 
@@ -54,15 +54,7 @@ class NativeModel:
         """One step. Raises ValueError for a batch whose indices do not fit the model, before anything is computed."""
         native, began = self._native, time.perf_counter()
         weight_bytes, kv_bytes = native.weight_bytes, native.kv_bytes
-        logits = native.forward(
-            batch.tokens,
-            batch.positions,
-            batch.cu_seqlens,
-            batch.context_lens,
-            batch.page_table,
-            batch.logit_rows,
-            batch.parents,
-        )
+        logits = native.forward(*_arrays(batch), batch.parents)
         seconds = time.perf_counter() - began
         return ForwardOutput(logits, native.weight_bytes - weight_bytes, native.kv_bytes - kv_bytes, seconds)
 
@@ -72,15 +64,13 @@ class NativeModel:
         `wanted` are pairs of a layer and 0 q/k/v, 1 o, 2 gate/up or 3 down; the head is 4 of the layer after the last.
         """
         pairs = np.asarray(wanted, np.int32).reshape(-1, 2)
-        return self._native.inputs(
-            batch.tokens,
-            batch.positions,
-            batch.cu_seqlens,
-            batch.context_lens,
-            batch.page_table,
-            batch.logit_rows,
-            pairs,
-        )
+        return self._native.inputs(*_arrays(batch), pairs)
+
+
+def _arrays(batch: ForwardBatch) -> tuple[I32, I32, I32, I32, I32, I32]:
+    """What every kind of step reads, in the native core's order."""
+    b = batch
+    return b.tokens, b.positions, b.cu_seqlens, b.context_lens, b.page_table, b.logit_rows
 
 
 @dataclass(frozen=True, slots=True)
