@@ -108,7 +108,8 @@ ModelConfig to_config(nb::dict spec, nb::dict tensors, std::vector<nb::object>& 
   return c;
 }
 
-void init(Loaded* self, nb::dict spec, nb::dict tensors, int page_size, int num_pages, int num_threads, const std::string& isa) {
+void init(Loaded* self, nb::dict spec, nb::dict tensors, int page_size, int num_pages, int num_threads, const std::string& isa,
+          const Loaded* kv_of) {
   require(page_size == kPage, "page_size must be " + std::to_string(kPage));
   require(num_pages > 0 && num_threads > 0 && num_threads <= 256, "num_pages and num_threads must be positive");
   const OpTable* table = isa.empty() ? &ops() : find_ops(isa.c_str());
@@ -116,7 +117,11 @@ void init(Loaded* self, nb::dict spec, nb::dict tensors, int page_size, int num_
   new (self) Loaded;
   try {
     ModelConfig c = to_config(spec, tensors, self->keep);
-    self->model = std::make_unique<Model>(std::move(c), num_pages, num_threads, *table);
+    const Model* other = kv_of ? kv_of->model.get() : nullptr;
+    require(!other || (other->num_pages() == num_pages && other->config().layers.size() == c.layers.size() &&
+                       other->config().kv_heads == c.kv_heads && other->config().head_dim == c.head_dim),
+            "kv_of: a model with other KV pages");
+    self->model = std::make_unique<Model>(std::move(c), num_pages, num_threads, *table, other);
   } catch (...) {
     self->~Loaded();
     throw;
@@ -284,7 +289,8 @@ NB_MODULE(_native, m) {
 
   m.attr("PAGE_SIZE") = kPage;
   nb::class_<Loaded>(m, "Model", "Weights, KV pages and threads of one model.")
-      .def("__init__", &init, "spec"_a, "tensors"_a, "page_size"_a, "num_pages"_a, "num_threads"_a, "isa"_a = "")
+      .def("__init__", &init, "spec"_a, "tensors"_a, "page_size"_a, "num_pages"_a, "num_threads"_a, "isa"_a = "",
+           "kv_of"_a = nb::none())
       .def("forward", &forward, "tokens"_a, "positions"_a, "cu_seqlens"_a, "context_lens"_a, "page_table"_a, "logit_rows"_a,
            "parents"_a = nb::none(), "One step over a batch (see ForwardBatch): logits [R, V] as float32.")
       .def("inputs", &inputs, "tokens"_a, "positions"_a, "cu_seqlens"_a, "context_lens"_a, "page_table"_a, "rows"_a, "wanted"_a,

@@ -101,7 +101,14 @@ class Model:
     """Weights, KV pages and threads of one model."""
 
     def __init__(
-        self, spec: dict, tensors: dict, page_size: int, num_pages: int, num_threads: int, isa: str = ""
+        self,
+        spec: dict,
+        tensors: dict,
+        page_size: int,
+        num_pages: int,
+        num_threads: int,
+        isa: str = "",
+        kv_of: Model | None = None,
     ) -> None: ...
     def forward(
         self,

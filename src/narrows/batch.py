@@ -17,7 +17,7 @@ def build(items: Sequence[tuple[Request, int]]) -> ForwardBatch:
     Logits are asked for where something follows from them: the rows of a draft and of the last token of a request that
     catches up; every row of a prompt whose log-probabilities are wanted.
     """
-    return assemble([Span(r.cursors[TARGET], _next(r, n), num_logits(r, n), r.draft) for r, n in items])
+    return assemble([Span(r.cursors[TARGET], _next(r, n), num_logits(r, n), r.draft, r.num_prompt) for r, n in items])
 
 
 class Span(NamedTuple):
@@ -27,6 +27,7 @@ class Span(NamedTuple):
     tokens: Sequence[int]
     num_logits: int
     draft: Draft | None = None  # which the last of the tokens are
+    num_prompt: int = 0  # tokens of the request that are its prompt
 
     def parents(self, first: int) -> Sequence[int]:
         """The row before each on its path, -1 for none; the span's rows begin at `first`."""
@@ -58,7 +59,8 @@ def assemble(spans: Sequence[Span]) -> ForwardBatch:
         row[: len(pages)] = pages
     wanted = [np.arange(e - s.num_logits, e, dtype=np.int32) for e, s in zip(cu_seqlens[1:], spans, strict=True)]
     context_lens, logit_rows = starts + counts, np.concatenate(wanted)
-    return ForwardBatch(tokens, positions, cu_seqlens, context_lens, page_table, logit_rows, parents)
+    prompt_rows = np.clip(np.fromiter((s.num_prompt for s in spans), np.int32, len(spans)) - starts, 0, counts)
+    return ForwardBatch(tokens, positions, cu_seqlens, context_lens, page_table, logit_rows, parents, prompt_rows)
 
 
 def num_straight(path: Sequence[int]) -> int:

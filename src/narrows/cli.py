@@ -41,6 +41,9 @@ Threads = Annotated[
 Weights = Annotated[
     str | None, typer.Option(help="Weight format: auto keeps the file's own; int4, int8, bf16, ... repack it.")
 ]
+Prefill = Annotated[
+    str | None, typer.Option(help="Weights that read prompts: same as those that write, or dense: the unmodified ones.")
+]
 
 
 def _version(value: bool) -> None:
@@ -93,6 +96,7 @@ def run(
     ] = None,
     regex: Annotated[str | None, typer.Option(help="Regular expression that the whole answer has to match.")] = None,
     weights: Weights = None,
+    prefill: Prefill = None,
     threads: Threads = None,
     draft: Annotated[
         str | None, typer.Option(help="Guess tokens ahead, same answer: ngram, model:model=NAME, or one|other.")
@@ -129,6 +133,7 @@ def run(
         raise ValueError(f"--draft-model is short for --draft model:model={draft_model}; give one of the two")
     if draft := draft or (draft_model and f"model:model={draft_model}"):
         stack = f"{stack or ''} draft={draft}"
+    stack = f"{stack or ''} prefill={prefill}" if prefill else stack
 
     from narrows import LLM, SamplingParams
 

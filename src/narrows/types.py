@@ -1,6 +1,4 @@
-"""The records that cross seams, and the shape legend. Nothing else lives here, and this file imports nothing of ours.
-
-Shape letters, used in every signature of the project:
+"""The records that cross seams, and the legend of shapes in all signatures. This file imports nothing of ours.
 
 ==  ==========================================  ===  =====================================
 B   requests in a step                          H    hidden size
@@ -156,10 +154,10 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
-    """One native call. Request b owns rows ``cu_seqlens[b]:cu_seqlens[b+1]``.
+    """One native call. Request b owns rows ``cu_seqlens[b]:cu_seqlens[b+1]``, the last of its entries.
 
-    KV entry i of request b is stored in page ``page_table[b, i // S]`` at offset ``i % S``. The rows of a request
-    are the last of its ``context_lens[b]`` entries; each sees those up to its own or, of the step's, those on its path.
+    KV entry i of request b is stored in page ``page_table[b, i // S]`` at offset ``i % S``. A row sees the entries up
+    to its own or, of the step's, those on its path.
     """
 
     tokens: I32  # [T]
@@ -169,6 +167,7 @@ class ForwardBatch:
     page_table: I32  # [B, P]
     logit_rows: I32  # [R] indices into T
     parents: I32 | None = None  # [T] the row before each on its path, -1 = the last entry before the step; None: chains
+    prompt_rows: I32 | None = None  # [B] how many of a request's rows, its first, are of its prompt; None: none
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,7 @@ def _bench_model(
                 size = pages * PAGE_SIZE * loaded.model.kv_bytes_per_token
                 loaded = load(path, stack, num_threads=count, kv_cache_bytes=size)
             bench = Bench(
-                loaded.model,
+                loaded.engine.model,
                 vocab_size=loaded.spec.vocab_size,
                 page_size=PAGE_SIZE,
                 max_batch=room.max_batch,

@@ -49,6 +49,7 @@ def serve(
         list[str] | None, typer.Option(help="What requests call a model; once for each model, in their order.")
     ] = None,
     weights: Annotated[str | None, typer.Option(help="Weight format, as for run.")] = None,
+    prefill: Annotated[str | None, typer.Option(help="Weights that read prompts, as for run: same or dense.")] = None,
     threads: Annotated[
         int | None, typer.Option("--threads", "-t", min=1, help="Threads of each model (default: an even share).")
     ] = None,
@@ -119,6 +120,7 @@ def serve(
     from ..models import hub
     from ..stack import Stack
 
+    stack = f"{stack or ''} prefill={prefill}" if prefill else stack
     Stack.parse(stack or "")  # a bad flag is reported before anything starts
     server.setup_logging()
     options = [
