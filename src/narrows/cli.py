@@ -14,6 +14,7 @@ import typer
 
 from narrows.compress import cli as compression
 from narrows.measure.cli import app as bench
+from narrows.measure.frontier import cli as frontiers
 from narrows.measure.quality import cli as quality
 from narrows.serve import cli as serving
 
@@ -240,6 +241,7 @@ def models(as_json: Json = False) -> None:
 
 app.add_typer(bench, name="bench")
 app.command("eval", epilog=quality.EPILOG)(quality.evaluate)
+app.command("frontier", epilog=frontiers.EPILOG)(frontiers.frontier)
 app.command("serve", epilog=serving.EPILOG)(serving.serve)
 app.command("compress", epilog=compression.EPILOG)(compression.compress)
 

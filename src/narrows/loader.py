@@ -184,9 +184,9 @@ def load(
     num_pages, max_model_len = _size_kv(spec, per_token * PAGE_SIZE, stack, max_model_len, kv_cache_bytes)
     dense = files.dense("auto", cache, num_threads) if stack.prefill == "dense" else None
     native = NativeModel(spec, files.tensors(stack.weights, cache, num_threads, dense), num_pages, num_threads)
-    model: Model = native
+    target: Model = native
     if dense is not None:
-        model = DensePrefill(NativeModel(spec, dense, num_pages, num_threads, kv_of=native), native)
+        target = DensePrefill(NativeModel(spec, dense, num_pages, num_threads, kv_of=native), native)
     speculation = None
     if stack.draft is not None:
         readers = {
@@ -197,7 +197,7 @@ def load(
     identity = f"{files.identity} weights={stack.weights} prefill={stack.prefill}"
     apart = dense is not None
     engine = Engine(
-        model,
+        target,
         KvPool(num_pages, PAGE_SIZE, identity=identity, codec=stack.kv.tag, output_apart=apart),
         stack.scheduler,
         stack.verify,
