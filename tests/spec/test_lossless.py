@@ -30,7 +30,7 @@ PROMPTS = [
 DRAFTS = {
     "ngram": "ngram:min_n=1,k=4",
     "ngram tree": "ngram:min_n=1,k=3,branches=3",
-    "ngram corpus": "ngram:k=4,corpus=4096",
+    "ngram corpus": "ngram:min_n=1,k=4,corpus=4096",
     "model": "model:model={path},k=3",
     "ngram|model": "ngram:min_n=3|model:model={path},k=3",
     "looped ngram": "looped:base=(ngram:k=4)",
