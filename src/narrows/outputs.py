@@ -79,7 +79,8 @@ class Completion:
                 output.stop_reason = token
             if self._text and (not ends or self.request.params.include_stop_str_in_output):
                 delta += self._emit(self._text.push([token]))
-            if self.finished:
+            if self.finished:  # the rest of an accepted draft is nobody's
+                output.metrics.num_output = len(output.token_ids)
                 break
         if result.finish_reason and not self.finished:
             if self._text:
