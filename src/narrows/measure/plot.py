@@ -90,6 +90,35 @@ def frontier(points: list[dict[str, Any]], title: str, label: str, out: Path) ->
     _save(figure, out)
 
 
+def load(result: dict[str, Any], out: Path) -> None:
+    """Of `bench serve`: the share of requests within each time to first token, per further token, and in all.
+
+    Dashed, the bounds of the SLO; requests that failed keep the lines below 1.
+    """
+    from narrows.measure.load.figures import BOUNDED
+
+    names = {"ttft": "to the first token", "tpot": "per further token", "e2e": "in all"}
+    figure, panels = _figure(len(BOUNDED), height=4.5)
+    requests = result["requests_sent"]
+    num_failed = sum(request["error"] is not None for request in requests)
+    for axes, name in zip(panels, BOUNDED, strict=True):
+        values = sorted(value for request in requests if (value := request[name]) is not None)
+        num_all = max(1, len(values) + num_failed)  # an answer of one token has no further
+        axes.step(values, [(i + 1) / num_all for i in range(len(values))], where="post")
+        if name in result["slo"]:
+            axes.axvline(result["slo"][name], linestyle="--", color="black", linewidth=1)
+        axes.set(xlabel=f"seconds {names[name]}", ylim=(0, 1.02))
+        if values and values[0] > 0:
+            axes.set_xscale("log")
+            axes.xaxis.get_major_locator().set_params(subs=(1, 2, 5))
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    panels[0].set(ylabel="share of requests")
+    figure.suptitle(f"{result['server']}: {result['good']} of {len(requests)} requests are good")
+    _save(figure, out)
+
+
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 

@@ -5,8 +5,8 @@ Sampling parameters come from the table in `narrows.sampling`, which also checks
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
@@ -26,6 +26,14 @@ _TYPES: dict[str, Any] = {
     "object": {"type": ["object", "null"]},
     "string or list": {"type": ["string", "array", "null"]},
 }
+
+
+def prompts(value: Any, name: str = "prompt") -> Sequence[str | list[int]]:
+    """One prompt or several, each a text or token ids, as several. Raises ApiError when there is none."""
+    several = [value] if isinstance(value, str) or (value and isinstance(value[0], int)) else value
+    if not several:
+        raise ApiError(400, f"{name} is an empty list; give at least one text or list of token ids", param=name)
+    return several
 
 
 def sampling(given: Mapping[str, Any], **names: str) -> SamplingParams:
@@ -77,6 +85,9 @@ _Sampling: Any = create_model(
 )
 
 
+Priority = Annotated[int | None, Field(ge=-(1 << 31), lt=1 << 31, description="Among an API key's, lower is earlier.")]
+
+
 class Generation(_Sampling):
     """What chats and completions have in common."""
 
@@ -87,6 +98,7 @@ class Generation(_Sampling):
     cache_salt: str | None = Field(
         None, max_length=256, description="Keeps the cached prompt to requests with the same."
     )
+    priority: Priority = 0
     # Told to OpenAI about a request; of no effect on the answer.
     user: str | None = None
     metadata: dict[str, Any] | None = None
@@ -166,6 +178,7 @@ class ResponsesRequest(Body):
     max_output_tokens: Any = Field(None, json_schema_extra=_TYPES["integer"])
     temperature: Any = Field(None, json_schema_extra=_TYPES["number"])
     top_p: Any = Field(None, json_schema_extra=_TYPES["number"])
+    priority: Priority = 0
     # Of no effect on the answer.
     user: str | None = None
     metadata: dict[str, Any] | None = None
@@ -184,6 +197,18 @@ class ResponsesRequest(Body):
     text: Any = None
     tools: Any = None
     tool_choice: Any = None
+
+
+class EmbeddingRequest(Body):
+    """POST /v1/embeddings."""
+
+    model: str | None = Field(None, max_length=512)
+    input: str | list[str] | list[int] | list[list[int]]
+    encoding_format: Literal["float", "base64"] | None = "float"
+    dimensions: int | None = Field(None, ge=1, description="Must be the model's own, if given.")
+    add_special_tokens: bool = True
+    priority: Priority = 0
+    user: str | None = Field(None, description="Of no effect.")
 
 
 class TokenizeRequest(Body):
