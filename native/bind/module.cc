@@ -75,12 +75,15 @@ ModelConfig to_config(nb::dict spec, nb::dict tensors, std::vector<nb::object>& 
 
   c.embed = matrix("embed", c.vocab, c.hidden);
   require(!c.embed.format.sparse, "tensor `embed` is looked up by rows, which a sparse format does not allow");
-  c.head = find("head").is_valid() ? matrix("head", c.vocab, c.hidden) : c.embed;
   c.norm = vector("norm", c.hidden, true);
+  c.embed_norm = vector("embed_norm", c.hidden, false);
+  require(!c.embed_norm || num_layers == 1, "spec: a drafting head has one layer");
+  int outputs = c.embed_norm && find("head").is_valid() ? nb::cast<int>(find("head").attr("rows")) : c.vocab;
+  c.head = find("head").is_valid() ? matrix("head", outputs, c.hidden) : c.embed;
   auto ropes = nb::cast<std::vector<int>>(spec["layer_rope"]), windows = nb::cast<std::vector<int>>(spec["layer_window"]);
   require(int(ropes.size()) == num_layers && int(windows.size()) == num_layers,
           "spec: layer_rope and layer_window need an entry a layer");
-  int q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+  int q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim, in = c.embed_norm ? 2 * c.hidden : c.hidden;
   for (int i = 0; i < num_layers; i++) {
     std::string at = "layers." + std::to_string(i) + ".";
     Layer l;
@@ -96,9 +99,9 @@ ModelConfig to_config(nb::dict spec, nb::dict tensors, std::vector<nb::object>& 
     l.v_bias = vector(at + "v_bias", kv, false);
     l.q_norm = vector(at + "q_norm", c.head_dim, false);
     l.k_norm = vector(at + "k_norm", c.head_dim, false);
-    l.q = matrix(at + "q", q, c.hidden);
-    l.k = matrix(at + "k", kv, c.hidden);
-    l.v = matrix(at + "v", kv, c.hidden);
+    l.q = matrix(at + "q", q, in);
+    l.k = matrix(at + "k", kv, in);
+    l.v = matrix(at + "v", kv, in);
     l.o = matrix(at + "o", c.hidden, q);
     l.gate = matrix(at + "gate", c.ffn, c.hidden);
     l.up = matrix(at + "up", c.ffn, c.hidden);
@@ -163,6 +166,7 @@ Batch to_batch(const Model& m, const Ids& tokens, const Ids& positions, const Id
 Array<float, 2> forward(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens, Ids context_lens, Table page_table,
                         Ids logit_rows, std::optional<Ids> parents) {
   Model& m = *self.model;
+  require(!m.config().embed_norm, "a drafting head reads features: use states()");
   Batch b = to_batch(m, tokens, positions, cu_seqlens, context_lens, page_table, logit_rows, parents);
   float* logits;
   auto out = new_array<float>({size_t(b.num_logits), size_t(m.config().vocab)}, &logits);
@@ -171,9 +175,34 @@ Array<float, 2> forward(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens,
   return out;
 }
 
+std::pair<Array<float, 2>, Array<float, 2>> states(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens, Ids context_lens,
+                                                   Table page_table, Ids logit_rows, std::optional<Ids> parents,
+                                                   std::vector<int> layers, std::optional<Rows> features) {
+  Model& m = *self.model;
+  size_t hidden = m.config().hidden, width = layers.size() * hidden;
+  Batch b = to_batch(m, tokens, positions, cu_seqlens, context_lens, page_table, logit_rows, parents);
+  require(bool(m.config().embed_norm) == bool(features), "features are what a drafting head reads, and no other model");
+  if (features) {
+    require(features->shape(0) == tokens.size() && features->shape(1) == hidden, "features must be [T, H]");
+    b.features = features->data();
+  }
+  float *logits, *hiddens;
+  std::pair out{new_array<float>({size_t(b.num_logits), size_t(m.config().head.rows)}, &logits),
+                new_array<float>({size_t(b.num_tokens), width}, &hiddens)};
+  Taps taps{{}, b.num_tokens, nullptr};
+  for (size_t i = 0; i < layers.size(); i++) {
+    require(layers[i] >= 0 && layers[i] <= int(m.config().layers.size()), "layers: out of range");
+    taps.list.push_back({layers[i], Input::residual, hiddens + i * hidden, width});
+  }
+  nb::gil_scoped_release release;
+  m.forward(b, logits, &taps);
+  return out;
+}
+
 std::vector<Array<float, 2>> inputs(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens, Ids context_lens, Table page_table,
                                     Ids rows, Table wanted) {
   Model& m = *self.model;
+  require(!m.config().embed_norm, "a drafting head reads features: use states()");
   Batch b = to_batch(m, tokens, positions, cu_seqlens, context_lens, page_table, rows);
   Taps taps{{}, b.num_logits, b.logit_rows};
   b.num_logits = 0;
@@ -185,8 +214,8 @@ std::vector<Array<float, 2>> inputs(Loaded& self, Ids tokens, Ids positions, Ids
     bool head = which == int(Input::head);
     require(which >= 0 && which <= int(Input::head) && layer >= 0 && layer < num_layers + head && (!head || layer == num_layers),
             "wanted: there is no input " + std::to_string(which) + " of layer " + std::to_string(layer));
-    Tap tap{layer, Input(which), nullptr};
-    out.push_back(new_array<float>({size_t(taps.num_rows), size_t(m.width(tap.input))}, &tap.out));
+    Tap tap{layer, Input(which), nullptr, size_t(m.width(Input(which)))};
+    out.push_back(new_array<float>({size_t(taps.num_rows), tap.stride}, &tap.out));
     taps.list.push_back(tap);
   }
   nb::gil_scoped_release release;
@@ -293,6 +322,10 @@ NB_MODULE(_native, m) {
            "kv_of"_a = nb::none())
       .def("forward", &forward, "tokens"_a, "positions"_a, "cu_seqlens"_a, "context_lens"_a, "page_table"_a, "logit_rows"_a,
            "parents"_a = nb::none(), "One step over a batch (see ForwardBatch): logits [R, V] as float32.")
+      .def("states", &states, "tokens"_a, "positions"_a, "cu_seqlens"_a, "context_lens"_a, "page_table"_a, "logit_rows"_a,
+           "parents"_a, "layers"_a, "features"_a = nb::none(),
+           "One step, and the residual stream before each of `layers` (their number: behind the last) for all rows:\n"
+           "logits [R, V] and states [T, len(layers) * H]. A drafting head reads `features` [T, H] beside the tokens.")
       .def("inputs", &inputs, "tokens"_a, "positions"_a, "cu_seqlens"_a, "context_lens"_a, "page_table"_a, "rows"_a, "wanted"_a,
            "One step without logits: for each (layer, input) of wanted [N, 2] the input of its products at these rows, as\n"
            "float32 [rows, width]. Inputs are 0 q/k/v, 1 o, 2 gate/up, 3 down, 4 head (of the layer after the last).")

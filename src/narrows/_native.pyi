@@ -2,6 +2,7 @@
 Narrows' native core: packing, the forward pass, and the selection of tokens.
 """
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy
@@ -122,6 +123,27 @@ class Model:
         | None = None,
     ) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
         """One step over a batch (see ForwardBatch): logits [R, V] as float32."""
+
+    def states(
+        self,
+        tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        cu_seqlens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        context_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        page_table: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+        logit_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        parents: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)] | None,
+        layers: Sequence[int],
+        features: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)]
+        | None = None,
+    ) -> tuple[
+        Annotated[NDArray[numpy.float32], dict(shape=(None, None))],
+        Annotated[NDArray[numpy.float32], dict(shape=(None, None))],
+    ]:
+        """
+        One step, and the residual stream before each of `layers` (their number: behind the last) for all rows:
+        logits [R, V] and states [T, len(layers) * H]. A drafting head reads `features` [T, H] beside the tokens.
+        """
 
     def inputs(
         self,

@@ -65,7 +65,7 @@ class Engine:
         self.target = Reader(TARGET, model, pool)
         self.readers = [self.target, *(speculation.readers.values() if speculation else ())]
         if speculation:
-            speculation.tools = Tools(speculation.readers, verifier.wants_probs, eos_ids)
+            speculation.tools = Tools(speculation.readers, verifier.wants_probs, eos_ids, vocab_size)
         self.vocab_size, self.max_model_len = vocab_size, max_model_len
         self.eos_ids, self.bos_id, self.grammars = eos_ids, bos_id, grammars
         self.requests: dict[str, Request] = {}  # those not finished, by id
@@ -223,7 +223,7 @@ class Engine:
         now = time.monotonic()
         self.ledger.record(plan, out)
         if self.speculation:
-            self.speculation.observe(plan, [verdict for verdict, _ in verified], out.seconds)
+            self.speculation.observe(plan, [verdict for verdict, _ in verified], out)
         results = []
         for (request, n), (verdict, prompt) in zip(plan.items, verified, strict=True):
             request.cursors[TARGET].num_read += n

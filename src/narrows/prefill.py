@@ -38,11 +38,16 @@ class DensePrefill:
         logits = np.empty((len(batch.logit_rows), second.logits.shape[1]), np.float32)
         wanted = of_prompt[batch.logit_rows]
         logits[wanted], logits[~wanted] = first.logits, second.logits
+        hidden = None
+        if first.hidden is not None and second.hidden is not None:
+            hidden = np.empty((len(batch.tokens), first.hidden.shape[1]), np.float32)
+            hidden[of_prompt], hidden[~of_prompt] = first.hidden, second.hidden
         return ForwardOutput(
             logits,
             first.weight_bytes + second.weight_bytes,
             first.kv_bytes + second.kv_bytes,
             first.seconds + second.seconds,
+            hidden,
         )
 
 

@@ -178,6 +178,7 @@ class ForwardOutput:
     weight_bytes: int
     kv_bytes: int
     seconds: float
+    hidden: F32 | None = None  # [T, n * H] the residual stream at n places, of a model that a head drafts for
 
 
 @dataclass(frozen=True, slots=True)
