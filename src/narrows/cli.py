@@ -17,6 +17,7 @@ from narrows.measure.cli import app as bench
 from narrows.measure.frontier import cli as frontiers
 from narrows.measure.quality import cli as quality
 from narrows.serve import cli as serving
+from narrows.train.cli import app as training
 
 if TYPE_CHECKING:
     from narrows import LLM
@@ -244,6 +245,7 @@ app.command("eval", epilog=quality.EPILOG)(quality.evaluate)
 app.command("frontier", epilog=frontiers.EPILOG)(frontiers.frontier)
 app.command("serve", epilog=serving.EPILOG)(serving.serve)
 app.command("compress", epilog=compression.EPILOG)(compression.compress)
+app.add_typer(training, name="train")
 
 
 @app.command(epilog="Example: narrows params > docs/sampling-table.md")
