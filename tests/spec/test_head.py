@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_head import FakeHead, engine_with_head, head_reader
-from fake_model import drain, expected, generate, make_engine, random_prompt
+from fake_model import drain, expected, generate, logits_after, make_engine, random_prompt
 from scripted import Bushy, Scripted
 
 from narrows.drafters.base import Ask, Tools
@@ -24,6 +24,7 @@ from narrows.types import Draft
 RNG = np.random.default_rng(7)
 PROMPTS = [random_prompt(RNG) for _ in range(8)]
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
+LONG = SamplingParams(temperature=0, max_tokens=48)
 SAMPLED = SamplingParams(temperature=0.9, seed=5, max_tokens=24, top_p=0.95, frequency_penalty=0.4)
 
 
@@ -77,6 +78,25 @@ def test_drafts_go_on_from_own_states_over_stages() -> None:
     assert generate(one, PROMPTS, GREEDY) == generate(two, PROMPTS, GREEDY)
     assert two.ledger.num_steps == one.ledger.num_steps
     assert head.known["own"] > 0
+
+
+@pytest.mark.parametrize("wrong", [1, 3])
+def test_a_closed_gate_is_the_base_and_an_opener_one_never_costs_forwards(wrong: int) -> None:
+    """Sheet test 3, with a head that is wrong after some texts."""
+
+    def right(tokens: np.ndarray) -> np.ndarray:
+        logits = 8 * logits_after(tokens)  # sure of itself
+        return np.roll(logits, 1) if int(tokens.sum()) % 4 == wrong else logits
+
+    def forwards(drafter: Any) -> int:
+        engine, _ = engine_with_head(drafter, head_reader(right=right))
+        assert generate(engine, PROMPTS[:1], LONG) == [expected(PROMPTS[0], 48)]
+        return engine.ledger.num_steps
+
+    counts = [forwards(Looped(Head(k=2), gate=gate)) for gate in (0.0, -0.01, -0.25, -1.0, float("-inf"))]
+    assert counts[0] == forwards(Head(k=2))
+    assert counts == sorted(counts, reverse=True)
+    assert counts[-1] < counts[0]
 
 
 def test_stages_on_states_that_are_the_targets_are_accepted_alike() -> None:
