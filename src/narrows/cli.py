@@ -101,7 +101,7 @@ def run(
     prefill: Prefill = None,
     threads: Threads = None,
     draft: Annotated[
-        str | None, typer.Option(help="Guess tokens ahead, same answer: ngram, model:model=NAME, or one|other.")
+        str | None, typer.Option(help="Guess tokens ahead, same answer: ngram, head, model:model=NAME, one|other.")
     ] = None,
     draft_model: Annotated[str | None, typer.Option(help="A small model of the same vocabulary drafts.")] = None,
     stack: Annotated[str | None, typer.Option(help='Parts to use, e.g. "scheduler=continuous:budget=256".')] = None,

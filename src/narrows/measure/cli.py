@@ -151,9 +151,7 @@ def kernel(
     _report("kernel", done, as_json, out, facts={"kept": kept})
 
 
-@app.command(
-    epilog="Example: narrows bench draft smollm2 --draft head --draft 'ngram|head' --prompts questions.jsonl"
-)
+@app.command(epilog="Example: narrows bench draft smollm2 --draft head --draft 'ngram|head' --prompts questions.jsonl")
 def draft(
     model: Model,
     drafts: Annotated[list[str], typer.Option("--draft", help="What drafts, as in `run`; may be repeated.")],
