@@ -29,6 +29,16 @@ class HeadModel(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """Makes features [n, H] of the target's states [n, width]; `num_bytes` are read each time."""
+
+    apply: Callable[[F32], F32]
+    width: int
+    hidden_size: int  # H
+    num_bytes: int = 0
+
+
 @dataclass(slots=True)
 class _Features:
     """What is known of the states behind a request's tokens."""
@@ -46,32 +56,22 @@ class _Features:
 class HeadReader(Reader):
     """Moves a head's cursors. Its pages are its own; prefixes are shared there as those of other models are.
 
-    `fuse` makes features [n, H] of the target's states [n, width]; `ids` [V] are the tokens that the head may draft.
+    `ids` [V] are the tokens that the head may draft.
     """
 
-    def __init__(
-        self,
-        name: str,
-        model: HeadModel,
-        pool: KvPool,
-        fuse: Callable[[F32], F32],
-        hidden_size: int,
-        width: int,
-        ids: I32,
-    ) -> None:
+    def __init__(self, name: str, model: HeadModel, pool: KvPool, fusion: Fusion, ids: I32) -> None:
         super().__init__(name, model, pool)  # type: ignore[arg-type]
-        self.head, self.fuse, self.ids = model, fuse, ids
-        self.hidden_size, self.width, self.num_ids = hidden_size, width, len(ids)
+        self.head, self.fusion, self.ids, self.num_ids = model, fusion, ids, len(ids)
 
     def _features(self, request: Request) -> _Features:
         known: _Features | None = request.state.get(self.name)
         if known is None:
-            known = request.state[self.name] = _Features(0, np.zeros((0, self.width), np.float32), self._unknown)
+            known = request.state[self.name] = _Features(0, np.zeros((0, self.fusion.width), np.float32), self._unknown)
         return known
 
     @property
     def _unknown(self) -> F32:
-        return np.zeros(self.hidden_size, np.float32)
+        return np.zeros(self.fusion.hidden_size, np.float32)
 
     def feed(self, request: Request, start: int, hidden: F32) -> None:
         """hidden [n, width] of the tokens from `start` on; they follow what is known, or what was read elsewhere."""
@@ -118,7 +118,7 @@ class HeadReader(Reader):
         low = start - 1  # the token whose state is the first feature
         if low >= known.end:
             return known.own[None]
-        raw = np.zeros((min(count, known.end - low), self.width), np.float32)
+        raw = np.zeros((min(count, known.end - low), self.fusion.width), np.float32)
         missing = min(max(known.first - low, 0), len(raw))
         begin = low + missing - known.first
         raw[missing:] = known.rows[begin : begin + len(raw) - missing]
@@ -126,7 +126,8 @@ class HeadReader(Reader):
             known.num_sure += len(raw)
             used = min(max(known.num_sure - 2 - known.first, 0), len(known.rows))  # a cursor may go back by a token
             known.first, known.rows = known.first + used, known.rows[used:]
-        return self.fuse(raw)
+        self.num_bytes += self.fusion.num_bytes
+        return self.fusion.apply(raw)
 
     def settle(self, request: Request, length: int) -> None:
         known, cursor = self._features(request), self.cursor(request)

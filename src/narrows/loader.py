@@ -19,7 +19,7 @@ from .checkpoints.head import FUSE, TrainedHead, find_head, open_head
 from .constrain.guidance import Guidance
 from .drafters.base import HEAD
 from .engine import Engine
-from .heads import HeadReader
+from .heads import Fusion, HeadReader
 from .kv.pool import KvPool
 from .machine import available_memory, default_threads
 from .methods import StackError
@@ -281,7 +281,8 @@ def _head_reader(
     native = NativeModel(spec, parts, target.num_pages, target.num_threads, hidden_of=(1,))
     identity = f"{files.identity} {head.matrices.identity()}"
     pool = KvPool(target.num_pages, PAGE_SIZE, identity=identity, codec=stack.kv.tag)
-    return HeadReader(name, native, pool, lambda hidden: _native.matmul(fuse, hidden), fuse.rows, fuse.cols, head.ids)
+    fusion = Fusion(lambda hidden: _native.matmul(fuse, hidden), fuse.cols, fuse.rows, fuse.data.size)
+    return HeadReader(name, native, pool, fusion, head.ids)
 
 
 def _rows(matrix: Packed, ids: I32) -> Packed:

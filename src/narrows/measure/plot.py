@@ -71,7 +71,7 @@ def ratios(results: list[dict[str, Any]], out: Path) -> None:
 
 def frontier(points: list[dict[str, Any]], title: str, label: str, out: Path) -> None:
     """Of `narrows frontier`: a value against bytes per token, the range over runs, a line along what none beats."""
-    figure, axes = _figure(height=5.5)
+    drawn, axes = figure(height=5.5)
     for on, color in ((True, "#2f6db5"), (False, "#999")):
         some = [p for p in points if p["frontier"] is on]
         sizes, values = [p["bytes_per_token"] / 1e6 for p in some], [p["value"] for p in some]
@@ -87,7 +87,7 @@ def frontier(points: list[dict[str, Any]], title: str, label: str, out: Path) ->
     axes.margins(x=0.15)
     axes.set(title=title, xlabel="MB per token", ylabel=label)
     axes.grid(alpha=0.3)
-    _save(figure, out)
+    save(drawn, out)
 
 
 def _count(number: int, what: str) -> str:

@@ -113,7 +113,7 @@ class Training:
         return np.sort(order[: self.course.vocab]).astype(np.int32)
 
     def _row(self, name: str, token: int) -> F32:
-        tensors = self.llm.loaded.tensors
+        tensors = self.llm.loaded.model.tensors
         return _native.unpack_row(tensors.get(name, tensors["embed"]), token)
 
     def embeds(self, tokens: list[int]) -> F32:
