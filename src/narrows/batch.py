@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .pooling import POOLED, num_final
 from .types import I32, TARGET, Cursor, Draft, ForwardBatch, Request
 
 
@@ -90,12 +89,19 @@ def num_straight(path: Sequence[int]) -> int:
 def num_logits(request: Request, n: int) -> int:
     """How many of the last rows of its next n tokens give logits."""
     num_read = request.cursors[TARGET].num_read
-    if POOLED in request.state:
+    if request.pooled is not None:
         return 0
     if request.params.prompt_logprobs is not None and num_read < request.num_prompt:
         return n
     drafted = len(request.draft.tokens) if request.draft else 0
     return drafted + 1 if num_read + n == len(request.tokens) + drafted else 0
+
+
+def num_final(request: Request, n: int) -> int:
+    """How many of the last rows of its next n tokens give final hidden states: those that were not pooled before."""
+    if request.pooled is None:
+        return 0
+    return max(0, request.cursors[TARGET].num_read + n - request.pooled.num)
 
 
 def _next(request: Request, n: int) -> Sequence[int]:

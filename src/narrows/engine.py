@@ -16,9 +16,9 @@ from .constrain.base import Grammars, Matcher
 from .drafters.base import Tools
 from .kv.pool import KvPool, OutOfPages
 from .ledger import DraftMetrics, Ledger, RequestMetrics
-from .pooling import POOLED, Pooled, embedding, pool
-from .prompts import ContextLengthError, RequestError, check_prompt, prompt_logprobs
+from .prompts import ContextLengthError, RequestError, check_prompt
 from .reader import Model, Reader
+from .readout import Pooled, is_pooled, pool_final, prompt_logprobs
 from .sampling import CounterRng, ParamError, SamplingParams, adjust_paths, adjusts, fresh_seed, token_logprobs
 from .schedulers.base import Scheduler, num_behind, num_drafted, prefix_limit
 from .speculation import Speculation
@@ -37,7 +37,6 @@ class StepResult:
     finish_reason: str | None = None  # "stop" | "length"
     logprobs: list[TokenLogprobs] | None = None  # of `tokens`
     prompt_logprobs: list[TokenLogprobs] | None = None  # of the next prompt tokens, the first prompt token having none
-    embedding: F32 | None = None  # [H] the mean final hidden state of the prompt, which ends its request
 
 
 class Engine:
@@ -90,8 +89,8 @@ class Engine:
     ) -> Request:
         """Queues one sequence; `seed` overrides that of params, `salt` keeps its cached prefix to itself.
 
-        Owners share the engine fairly; of one's requests the lower `priority` is the earlier. With `embed` the prompt
-        is read for its mean hidden state, without an answer. Raises RequestError (ContextLengthError) or ParamError.
+        Owners share fairly; among the requests of one, lower `priority` is earlier. `embed` wants `pooled`, no answer.
+        Raises RequestError (ContextLengthError when the prompt does not fit) or ParamError.
         """
         tokens = check_prompt(prompt, self.vocab_size, self.max_model_len, self.bos_id)
         params.check_vocabulary(self.vocab_size)
@@ -100,8 +99,7 @@ class Engine:
             raise RequestError(f"there is already a request {id!r}")
         seed = seed if seed is not None else fresh_seed() if params.seed is None else params.seed
         request = Request(id, tokens, len(tokens), params, seed, time.monotonic(), salt, owner, priority)
-        if embed:
-            request.state[POOLED] = Pooled()
+        request.pooled = Pooled() if embed else None
         if params.structured_outputs:
             if self.grammars is None:
                 raise ParamError("structured_outputs", "cannot be used: this engine was built without grammars")
@@ -145,7 +143,7 @@ class Engine:
 
     def _draft(self, speculation: Speculation) -> None:
         """Drafts for the requests that are about to choose a token; others' need of pages goes first."""
-        ready = [r for r in self.running if POOLED not in r.state and num_behind(r) <= speculation.drafter.max_drafted]
+        ready = [r for r in self.running if num_behind(r) <= speculation.drafter.max_drafted and not r.pooled]
         needed = sum(self.pool.pages_for(len(r.tokens)) - len(r.cursors[TARGET].pages) for r in self.running)
         spare = 0 if self.waiting else max(0, self.pool.num_free - needed)
         try:
@@ -194,8 +192,8 @@ class Engine:
             rows = logits[row : row + num_logits(request, n)]
             row += len(rows)
             behind = len(request.tokens) - request.cursors[TARGET].num_read - n + num_drafted(request)
-            ready = not behind and POOLED not in request.state
-            verified.append((self._verdict(request, rows) if ready else None, prompt_logprobs(request, n, rows)))
+            verdict = None if behind or request.pooled else self._verdict(request, rows)
+            verified.append((verdict, prompt_logprobs(request, n, rows)))
         return verified
 
     def _verdict(self, request: Request, rows: F32) -> Verdict:
@@ -224,20 +222,20 @@ class Engine:
         if self.speculation:
             self.speculation.observe(plan, [verdict for verdict, _ in verified], out)
         results = []
-        pool(plan, out.final)
+        pool_final(plan.items, out.final)
         for (request, n), (verdict, prompt) in zip(plan.items, verified, strict=True):
             request.cursors[TARGET].num_read += n
             if prompt:
                 request.state["prompt_logprobs"] = request.state.get("prompt_logprobs", 0) + len(prompt)
             straight = len(request.tokens) + (num_straight(verdict.path) if verdict else 0)
-            mean = embedding(request)
-            tokens, reason = self._accept(request, verdict, now) if verdict else ([], None if mean is None else "stop")
+            ended = "stop" if is_pooled(request) else None
+            tokens, reason = self._accept(request, verdict, now) if verdict else ([], ended)
             self._settle(request, min(straight, len(request.tokens) - 1))
             if reason:
                 self._finish(request, reason)
             if tokens or prompt or reason:
                 logprobs = verdict.logprobs[: len(tokens)] if verdict and verdict.logprobs else None
-                results.append(StepResult(request, tokens, reason, logprobs, prompt, mean))
+                results.append(StepResult(request, tokens, reason, logprobs, prompt))
         return results
 
     def _accept(self, request: Request, verdict: Verdict, now: float) -> tuple[list[int], str | None]:

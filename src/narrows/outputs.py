@@ -71,8 +71,9 @@ class Completion:
         output = self.output
         if self.prompt_logprobs is not None and result.prompt_logprobs:
             self.prompt_logprobs += result.prompt_logprobs
-        if result.embedding is not None:
-            output.embedding = result.embedding / max(float(np.linalg.norm(result.embedding)), 1e-12)
+        if self.request.pooled is not None and result.finish_reason:
+            mean = self.request.pooled.mean
+            output.embedding = mean / max(float(np.linalg.norm(mean)), 1e-12)
         delta = ""
         for i, token in enumerate(result.tokens):
             output.token_ids.append(token)

@@ -1,12 +1,9 @@
-"""What the engine accepts as a prompt, and what it says of one."""
+"""What the engine accepts as a prompt."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
-
-from .sampling import token_logprobs
-from .types import F32, TARGET, Request, TokenLogprobs
 
 
 class RequestError(ValueError):
@@ -41,13 +38,3 @@ def check_prompt(prompt: Sequence[int], vocab_size: int, max_model_len: int, bos
     if len(tokens) >= max_model_len:
         raise ContextLengthError(len(tokens), max_model_len)
     return tokens
-
-
-def prompt_logprobs(request: Request, n: int, rows: F32) -> list[TokenLogprobs] | None:
-    """Of the prompt tokens that follow the next n, whose logits are rows [n, V]; None when none are wanted."""
-    start, k = request.cursors[TARGET].num_read, request.params.prompt_logprobs
-    first = max(start, request.state.get("prompt_logprobs", 0))  # a preempted prompt is read, not reported, again
-    last = min(start + n, request.num_prompt - 1)
-    if k is None or first >= last:
-        return None
-    return token_logprobs(rows[first - start : last - start], request.tokens[first + 1 : last + 1], k)

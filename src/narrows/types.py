@@ -5,7 +5,6 @@ T   tokens in a step, all requests together     Hq   query heads, Hkv key/value 
 R   rows of logits asked for                    D    head dimension
 V   vocabulary                                  P    pages in a row of the page table
 L   KV entries of one request                   S    page size, in tokens
-
 A *slot* is where a KV entry is stored; a *position* is the number RoPE sees. They are never assumed equal.
 """
 
@@ -100,6 +99,7 @@ class Request:
     finish_reason: str | None = None  # "stop" | "length" | "abort"
     num_cached: int = 0  # prompt tokens taken from the prefix cache
     num_preemptions: int = 0
+    pooled: Any = None  # Pooled: it wants no answer but its mean hidden state
 
     @property
     def output(self) -> list[int]:

@@ -76,7 +76,7 @@ def test_a_base_knows_the_records(module: str) -> None:
 CORE = (
     "engine",
     "batch",
-    "pooling",
+    "readout",
     "sampling",
     "ledger",
     "reader",

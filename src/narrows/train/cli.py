@@ -1,6 +1,6 @@
 """``narrows train``: parts that are learned."""
 
-# pyright: reportMissingImports=false  # torch is in an extra
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import json

@@ -1,6 +1,6 @@
 """Learning: batches of text, unrolled drafts against the target's distribution, checkpoints, tests."""
 
-# pyright: reportMissingImports=false  # torch is in an extra
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import json

@@ -4,7 +4,7 @@ Step s of the unrolling is the s-th token of a draft: row j reads the state of r
 the target's states gave up to row j - s, and of each step since then the one row that is on its own path.
 """
 
-# pyright: reportMissingImports=false  # torch is in an extra
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """A head's training from a model's name to a folder: the text, where weights begin, what becomes of them."""
 
-# pyright: reportMissingImports=false  # torch is in an extra
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import json
