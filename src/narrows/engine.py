@@ -69,8 +69,8 @@ class Engine:
         self.vocab_size, self.max_model_len = vocab_size, max_model_len
         self.eos_ids, self.bos_id, self.grammars = eos_ids, bos_id, grammars
         self.requests: dict[str, Request] = {}  # those not finished, by id
-        self.waiting: list[Request] = []  # both in order of arrival, and all of running before all of waiting
-        self.running: list[Request] = []
+        self.waiting: list[Request] = []  # in order of arrival, after those that were preempted
+        self.running: list[Request] = []  # in the order in which they began
         self.ledger = Ledger()
         self._ids = count()
 
@@ -82,9 +82,12 @@ class Engine:
         id: str | None = None,
         seed: int | None = None,
         salt: str = "",
+        owner: str = "",
+        priority: int = 0,
     ) -> Request:
         """Queues one sequence; `seed` overrides that of params, `salt` keeps its cached prefix to itself.
 
+        Owners share the engine fairly; among the requests of one, the lower `priority` is the earlier.
         Raises RequestError (ContextLengthError when the prompt does not fit) or ParamError.
         """
         tokens = check_prompt(prompt, self.vocab_size, self.max_model_len, self.bos_id)
@@ -94,7 +97,7 @@ class Engine:
             raise RequestError(f"there is already a request {id!r}")
         if seed is None:
             seed = fresh_seed() if params.seed is None else params.seed
-        request = Request(id, tokens, len(tokens), params, seed, time.monotonic(), salt)
+        request = Request(id, tokens, len(tokens), params, seed, time.monotonic(), salt, owner, priority)
         if params.structured_outputs:
             if self.grammars is None:
                 raise ParamError("structured_outputs", "cannot be used: this engine was built without grammars")

@@ -94,6 +94,8 @@ class Request:
     seed: int
     arrival: float  # monotonic seconds
     salt: str = ""  # keeps prefix-cache entries of different owners apart
+    owner: str = ""  # requests of different owners share the engine fairly
+    priority: int = 0  # among those of one owner, lower is earlier
     cursors: dict[str, Cursor] = field(default_factory=lambda: {TARGET: Cursor()})
     draft: Draft | None = None
     state: dict[str, Any] = field(default_factory=dict)  # per part; no part keeps state of its own

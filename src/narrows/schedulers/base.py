@@ -25,7 +25,7 @@ class Scheduler(Protocol):
     """Every request has a cursor behind its tokens; a step lets some of them catch up."""
 
     def plan(self, waiting: Sequence[Request], running: Sequence[Request], pages: Pages) -> StepPlan:
-        """Both lists are in order of arrival. Items of the plan that wait start at what the pool remembers of them.
+        """Which requests advance. Items of the plan that wait start at what the pool remembers of them.
 
         Preempted requests give their pages back before the step; they are not in the plan's items.
         """

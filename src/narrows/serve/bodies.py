@@ -6,7 +6,7 @@ Sampling parameters come from the table in `narrows.sampling`, which also checks
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
@@ -77,6 +77,9 @@ _Sampling: Any = create_model(
 )
 
 
+Priority = Annotated[int | None, Field(ge=-(1 << 31), lt=1 << 31, description="Among an API key's, lower is earlier.")]
+
+
 class Generation(_Sampling):
     """What chats and completions have in common."""
 
@@ -87,6 +90,7 @@ class Generation(_Sampling):
     cache_salt: str | None = Field(
         None, max_length=256, description="Keeps the cached prompt to requests with the same."
     )
+    priority: Priority = 0
     # Told to OpenAI about a request; of no effect on the answer.
     user: str | None = None
     metadata: dict[str, Any] | None = None
@@ -166,6 +170,7 @@ class ResponsesRequest(Body):
     max_output_tokens: Any = Field(None, json_schema_extra=_TYPES["integer"])
     temperature: Any = Field(None, json_schema_extra=_TYPES["number"])
     top_p: Any = Field(None, json_schema_extra=_TYPES["number"])
+    priority: Priority = 0
     # Of no effect on the answer.
     user: str | None = None
     metadata: dict[str, Any] | None = None

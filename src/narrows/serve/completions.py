@@ -44,7 +44,7 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
         served, caller, body.include_usage, prompts if echo else None, params.n, params.logprobs is not None
     )
     ids = [list(p) if not isinstance(p, str) else await served.encode(p, body.add_special_tokens) for p in prompts]
-    call = served.submit(ids, params, caller, "prompt", body.cache_salt or "")
+    call = served.submit(ids, params, caller, "prompt", body.cache_salt, body.priority)
     run = Run(call, _without_tokens) if no_tokens else Run(call)
     return await respond(request, run, form, stream=bool(body.stream))
 

@@ -96,7 +96,13 @@ class Served:
         return await in_thread("tokens", self.tokenizer.decode, ids)
 
     def submit(
-        self, prompts: Sequence[list[int]], params: SamplingParams, caller: Caller, param: str, cache_salt: str = ""
+        self,
+        prompts: Sequence[list[int]],
+        params: SamplingParams,
+        caller: Caller,
+        param: str,
+        cache_salt: str | None = None,
+        priority: int | None = None,
     ) -> Call:
         """Hands prompts to the engine once everything about them is found to be acceptable.
 
@@ -113,7 +119,7 @@ class Served:
                 raise ApiError(400, str(error), param=param, code="context_length_exceeded") from None
             except RequestError as error:
                 raise ApiError(400, str(error), param=param) from None
-        salt = json.dumps([caller.key, cache_salt]) if caller.key or cache_salt else ""
+        salt = json.dumps([caller.key, cache_salt or ""]) if caller.key or cache_salt else ""
         caller.log.update(model=self.name, prompt_tokens=sum(map(len, prompts)))
         return self.backend.submit(
             [
@@ -124,6 +130,8 @@ class Served:
                     seed=fresh_seed() if params.seed is None else params.seed,
                     salt=salt,
                     deadline=caller.deadline,
+                    owner=caller.key,
+                    priority=priority or 0,
                 )
                 for prompt in prompts
             ]

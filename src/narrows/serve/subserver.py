@@ -30,7 +30,13 @@ class Job:
         for i in range(submit.params.n):
             seed = child_seed(submit.seed, i)
             request = loaded.engine.add(
-                submit.prompt, submit.params, id=f"{submit.id}/{i}", seed=seed, salt=submit.salt
+                submit.prompt,
+                submit.params,
+                id=f"{submit.id}/{i}",
+                seed=seed,
+                salt=submit.salt,
+                owner=submit.owner,
+                priority=submit.priority,
             )
             self.growing[request.id] = Completion(request, loaded.tokenizer, i)
 

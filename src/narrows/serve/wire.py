@@ -37,6 +37,8 @@ class Submit(msgspec.Struct, tag="submit", frozen=True):
     seed: int  # drawn by the gateway, so that a retry gives the same answer
     salt: str = ""
     deadline: float | None = None  # on the machine's monotonic clock
+    owner: str = ""  # whose share of the engine it is
+    priority: int = 0
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True):
