@@ -171,6 +171,24 @@ Array<float, 2> forward(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens,
   return out;
 }
 
+// forward(), and the final hidden states of some rows: what the head reads.
+std::pair<Array<float, 2>, Array<float, 2>> forward_hidden(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens,
+                                                           Ids context_lens, Table page_table, Ids logit_rows, Ids hidden_rows,
+                                                           std::optional<Ids> parents) {
+  Model& m = *self.model;
+  Batch b = to_batch(m, tokens, positions, cu_seqlens, context_lens, page_table, logit_rows, parents);
+  for (size_t r = 0; r < hidden_rows.size(); r++)
+    require(hidden_rows.data()[r] >= 0 && hidden_rows.data()[r] < b.num_tokens, "hidden_rows out of range");
+  Tap tap{int(m.config().layers.size()), Input::head, nullptr};
+  float* logits;
+  auto out = new_array<float>({size_t(b.num_logits), size_t(m.config().vocab)}, &logits);
+  auto hidden = new_array<float>({hidden_rows.size(), size_t(m.config().hidden)}, &tap.out);
+  Taps taps{{tap}, int(hidden_rows.size()), hidden_rows.data()};
+  nb::gil_scoped_release release;
+  m.forward(b, logits, &taps);
+  return {out, hidden};
+}
+
 std::vector<Array<float, 2>> inputs(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens, Ids context_lens, Table page_table,
                                     Ids rows, Table wanted) {
   Model& m = *self.model;
@@ -293,6 +311,9 @@ NB_MODULE(_native, m) {
            "kv_of"_a = nb::none())
       .def("forward", &forward, "tokens"_a, "positions"_a, "cu_seqlens"_a, "context_lens"_a, "page_table"_a, "logit_rows"_a,
            "parents"_a = nb::none(), "One step over a batch (see ForwardBatch): logits [R, V] as float32.")
+      .def("forward_hidden", &forward_hidden, "tokens"_a, "positions"_a, "cu_seqlens"_a, "context_lens"_a, "page_table"_a,
+           "logit_rows"_a, "hidden_rows"_a, "parents"_a = nb::none(),
+           "The same step; also what its final norm gives at hidden_rows, as float32 [rows, hidden size].")
       .def("inputs", &inputs, "tokens"_a, "positions"_a, "cu_seqlens"_a, "context_lens"_a, "page_table"_a, "rows"_a, "wanted"_a,
            "One step without logits: for each (layer, input) of wanted [N, 2] the input of its products at these rows, as\n"
            "float32 [rows, width]. Inputs are 0 q/k/v, 1 o, 2 gate/up, 3 down, 4 head (of the layer after the last).")

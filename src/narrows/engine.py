@@ -18,6 +18,7 @@ from .kv.pool import KvPool, OutOfPages
 from .ledger import DraftMetrics, Ledger, RequestMetrics
 from .prompts import ContextLengthError, RequestError, check_prompt
 from .reader import Model, Reader
+from .readout import Pooled, is_pooled, pool_hidden, prompt_logprobs
 from .sampling import CounterRng, ParamError, SamplingParams, adjust_paths, adjusts, fresh_seed, token_logprobs
 from .schedulers.base import Scheduler, num_behind, num_drafted, prefix_limit
 from .speculation import Speculation
@@ -84,10 +85,11 @@ class Engine:
         salt: str = "",
         owner: str = "",
         priority: int = 0,
+        embed: bool = False,
     ) -> Request:
         """Queues one sequence; `seed` overrides that of params, `salt` keeps its cached prefix to itself.
 
-        Owners share the engine fairly; among the requests of one, the lower `priority` is the earlier.
+        Owners share fairly; among the requests of one, lower `priority` is earlier. `embed` wants `pooled`, no answer.
         Raises RequestError (ContextLengthError when the prompt does not fit) or ParamError.
         """
         tokens = check_prompt(prompt, self.vocab_size, self.max_model_len, self.bos_id)
@@ -98,6 +100,7 @@ class Engine:
         if seed is None:
             seed = fresh_seed() if params.seed is None else params.seed
         request = Request(id, tokens, len(tokens), params, seed, time.monotonic(), salt, owner, priority)
+        request.pooled = Pooled() if embed else None
         if params.structured_outputs:
             if self.grammars is None:
                 raise ParamError("structured_outputs", "cannot be used: this engine was built without grammars")
@@ -142,7 +145,7 @@ class Engine:
 
     def _draft(self, speculation: Speculation) -> None:
         """Drafts for the requests that are about to choose a token; others' need of pages goes first."""
-        ready = [r for r in self.running if num_behind(r) <= speculation.drafter.max_drafted]
+        ready = [r for r in self.running if num_behind(r) <= speculation.drafter.max_drafted and not r.pooled]
         needed = sum(self.pool.pages_for(len(r.tokens)) - len(r.cursors[TARGET].pages) for r in self.running)
         spare = 0 if self.waiting else max(0, self.pool.num_free - needed)
         try:
@@ -191,7 +194,8 @@ class Engine:
             rows = logits[row : row + num_logits(request, n)]
             row += len(rows)
             behind = len(request.tokens) - request.cursors[TARGET].num_read - n + num_drafted(request)
-            verified.append((None if behind else self._verdict(request, rows), self._prompt(request, n, rows)))
+            verdict = None if behind or request.pooled else self._verdict(request, rows)
+            verified.append((verdict, prompt_logprobs(request, n, rows)))
         return verified
 
     def _verdict(self, request: Request, rows: F32) -> Verdict:
@@ -209,14 +213,6 @@ class Engine:
             verdict = replace(verdict, logprobs=token_logprobs(chosen, verdict.tokens, params.logprobs))
         return verdict
 
-    def _prompt(self, request: Request, n: int, rows: F32) -> list[TokenLogprobs] | None:
-        start, k = request.cursors[TARGET].num_read, request.params.prompt_logprobs
-        first = max(start, request.state.get("prompt_logprobs", 0))  # a preempted prompt is read, not reported, again
-        last = min(start + n, request.num_prompt - 1)
-        if k is None or first >= last:
-            return None
-        return token_logprobs(rows[first - start : last - start], request.tokens[first + 1 : last + 1], k)
-
     def _commit(
         self,
         plan: StepPlan,
@@ -228,16 +224,18 @@ class Engine:
         if self.speculation:
             self.speculation.observe(plan, [verdict for verdict, _ in verified], out.seconds)
         results = []
+        pool_hidden(plan.items, out.hidden)
         for (request, n), (verdict, prompt) in zip(plan.items, verified, strict=True):
             request.cursors[TARGET].num_read += n
             if prompt:
                 request.state["prompt_logprobs"] = request.state.get("prompt_logprobs", 0) + len(prompt)
             straight = len(request.tokens) + (num_straight(verdict.path) if verdict else 0)
-            tokens, reason = self._accept(request, verdict, now) if verdict else ([], None)
+            ended = "stop" if is_pooled(request) else None
+            tokens, reason = self._accept(request, verdict, now) if verdict else ([], ended)
             self._settle(request, min(straight, len(request.tokens) - 1))
             if reason:
                 self._finish(request, reason)
-            if tokens or prompt:
+            if tokens or prompt or reason:
                 logprobs = verdict.logprobs[: len(tokens)] if verdict and verdict.logprobs else None
                 results.append(StepResult(request, tokens, reason, logprobs, prompt))
         return results

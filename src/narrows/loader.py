@@ -63,9 +63,12 @@ class NativeModel:
         """One step. Raises ValueError for a batch whose indices do not fit the model, before anything is computed."""
         native, began = self._native, time.perf_counter()
         weight_bytes, kv_bytes = native.weight_bytes, native.kv_bytes
-        logits = native.forward(*_arrays(batch), batch.parents)
+        if batch.hidden_rows is None:
+            logits, hidden = native.forward(*_arrays(batch), batch.parents), None
+        else:
+            logits, hidden = native.forward_hidden(*_arrays(batch), batch.hidden_rows, batch.parents)
         seconds = time.perf_counter() - began
-        return ForwardOutput(logits, native.weight_bytes - weight_bytes, native.kv_bytes - kv_bytes, seconds)
+        return ForwardOutput(logits, native.weight_bytes - weight_bytes, native.kv_bytes - kv_bytes, seconds, hidden)
 
     def inputs(self, batch: ForwardBatch, wanted: Sequence[tuple[int, int]]) -> list[F32]:
         """One step that gives, instead of logits, the inputs [R, width] of matrix products at the rows of logits.

@@ -43,13 +43,17 @@ class DensePrefill:
             first.weight_bytes + second.weight_bytes,
             first.kv_bytes + second.kv_bytes,
             first.seconds + second.seconds,
+            first.hidden,  # only prompts are pooled
         )
 
 
 def _part(batch: ForwardBatch, kept: Mask, counts: np.ndarray, context_lens: np.ndarray) -> ForwardBatch:
     """The batch of some rows, `counts` [B] of each request; one whose parent is not among them follows what is read."""
     place = np.cumsum(kept, dtype=np.int32) - 1
-    rows = batch.logit_rows[kept[batch.logit_rows]]
+
+    def of(rows: np.ndarray) -> np.ndarray:
+        return place[rows[kept[rows]]]
+
     parents = None
     if batch.parents is not None:
         inside = (batch.parents >= 0) & kept[batch.parents]
@@ -60,7 +64,8 @@ def _part(batch: ForwardBatch, kept: Mask, counts: np.ndarray, context_lens: np.
         positions=batch.positions[kept],
         cu_seqlens=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
         context_lens=context_lens.astype(np.int32),
-        logit_rows=place[rows],
+        logit_rows=of(batch.logit_rows),
         parents=parents,
         prompt_rows=None,
+        hidden_rows=None if batch.hidden_rows is None else of(batch.hidden_rows),
     )

@@ -1,13 +1,10 @@
 """The records that cross seams, and the legend of shapes in all signatures. This file imports nothing of ours.
 
-==  ==========================================  ===  =====================================
 B   requests in a step                          H    hidden size
 T   tokens in a step, all requests together     Hq   query heads, Hkv key/value heads
 R   rows of logits asked for                    D    head dimension
 V   vocabulary                                  P    pages in a row of the page table
 L   KV entries of one request                   S    page size, in tokens
-==  ==========================================  ===  =====================================
-
 A *slot* is where a KV entry is stored; a *position* is the number RoPE sees. They are never assumed equal.
 """
 
@@ -103,6 +100,7 @@ class Request:
     finish_reason: str | None = None  # "stop" | "length" | "abort"
     num_cached: int = 0  # prompt tokens taken from the prefix cache
     num_preemptions: int = 0
+    pooled: Any = None  # Pooled: its embedding is wanted, and no answer
 
     @property
     def output(self) -> list[int]:
@@ -158,8 +156,7 @@ class StepPlan:
 class ForwardBatch:
     """One native call. Request b owns rows ``cu_seqlens[b]:cu_seqlens[b+1]``, the last of its entries.
 
-    KV entry i of request b is stored in page ``page_table[b, i // S]`` at offset ``i % S``. A row sees the entries up
-    to its own or, of the step's, those on its path.
+    KV entry i is at ``i % S`` in page ``page_table[b, i // S]``. A row sees those up to its own, or on its path.
     """
 
     tokens: I32  # [T]
@@ -170,6 +167,7 @@ class ForwardBatch:
     logit_rows: I32  # [R] indices into T
     parents: I32 | None = None  # [T] the row before each on its path, -1 = the last entry before the step; None: chains
     prompt_rows: I32 | None = None  # [B] how many of a request's rows, its first, are of its prompt; None: none
+    hidden_rows: I32 | None = None  # [E] indices into T whose final hidden states are wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +178,7 @@ class ForwardOutput:
     weight_bytes: int
     kv_bytes: int
     seconds: float
+    hidden: F32 | None = None  # [E, H] after the final norm
 
 
 @dataclass(frozen=True, slots=True)

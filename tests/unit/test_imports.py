@@ -73,7 +73,7 @@ def test_a_base_knows_the_records(module: str) -> None:
     assert len(MODULES[module].read_text().splitlines()) <= 80
 
 
-CORE = ("engine", "batch", "sampling", "ledger", "reader", "speculation", "costs", "prompts")
+CORE = ("engine", "batch", "sampling", "ledger", "reader", "speculation", "costs", "prompts", "readout")
 
 
 @pytest.mark.parametrize("module", [f"narrows.{name}" for name in CORE])

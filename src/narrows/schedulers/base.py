@@ -44,4 +44,5 @@ def num_drafted(request: Request) -> int:
 
 def prefix_limit(request: Request) -> int:
     """Tokens a request may take from the prefix cache: never its last, whose logits are wanted."""
-    return 0 if request.params.prompt_logprobs is not None else len(request.tokens) - 1
+    wants_all = request.params.prompt_logprobs is not None or request.pooled is not None
+    return 0 if wants_all else len(request.tokens) - 1

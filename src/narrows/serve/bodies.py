@@ -5,8 +5,8 @@ Sampling parameters come from the table in `narrows.sampling`, which also checks
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
@@ -26,6 +26,14 @@ _TYPES: dict[str, Any] = {
     "object": {"type": ["object", "null"]},
     "string or list": {"type": ["string", "array", "null"]},
 }
+
+
+def prompts(value: Any, name: str = "prompt") -> Sequence[str | list[int]]:
+    """One prompt or several, each a text or token ids, as several. Raises ApiError when there is none."""
+    several = [value] if isinstance(value, str) or (value and isinstance(value[0], int)) else value
+    if not several:
+        raise ApiError(400, f"{name} is an empty list; give at least one text or list of token ids", param=name)
+    return several
 
 
 def sampling(given: Mapping[str, Any], **names: str) -> SamplingParams:
@@ -189,6 +197,18 @@ class ResponsesRequest(Body):
     text: Any = None
     tools: Any = None
     tool_choice: Any = None
+
+
+class EmbeddingRequest(Body):
+    """POST /v1/embeddings."""
+
+    model: str | None = Field(None, max_length=512)
+    input: str | list[str] | list[int] | list[list[int]]
+    encoding_format: Literal["float", "base64"] | None = "float"
+    dimensions: int | None = Field(None, ge=1, description="Must be the model's own, if given.")
+    add_special_tokens: bool = True
+    priority: Priority = 0
+    user: str | None = Field(None, description="Of no effect.")
 
 
 class TokenizeRequest(Body):

@@ -103,10 +103,12 @@ class Served:
         param: str,
         cache_salt: str | None = None,
         priority: int | None = None,
+        embed: bool = False,
     ) -> Call:
         """Hands prompts to the engine once everything about them is found to be acceptable.
 
-        `param` names the field the prompts came from. Raises ApiError.
+        With `embed` it gives their embeddings instead of answers. `param` names the field the prompts came from.
+        Raises ApiError.
         """
         limits = self.backend.limits
         if limits is not None:
@@ -132,17 +134,18 @@ class Served:
                     deadline=caller.deadline,
                     owner=caller.key,
                     priority=priority or 0,
+                    embed=embed,
                 )
                 for prompt in prompts
             ]
         )
 
-    def check_count(self, num_answers: int) -> None:
-        """Raises ApiError for a request that asks for more answers than could ever be taken."""
+    def check_count(self, num_answers: int, param: str = "n") -> None:
+        """Raises ApiError for a request that asks for more answers than could ever be taken; `param` says how many."""
         limits = self.backend.limits
         most = limits.max_num_seqs + self.backend.max_queued if limits else num_answers
         if num_answers > most:
-            raise ApiError(400, f"the request asks for {num_answers} answers; at most {most} are taken", param="n")
+            raise ApiError(400, f"the request asks for {num_answers} answers; at most {most} are taken", param=param)
 
 
 async def in_thread(param: str, work: Callable[..., T], *args: Any, **variables: Any) -> T:
