@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from narrows.measure.load import cli as load
 from narrows.measure.peers.cli import peers
 
 if TYPE_CHECKING:
@@ -155,6 +156,8 @@ app.command(
     epilog="Examples:\n\nnarrows bench peers smollm2 --rounds 5 --out peers.json --plot peers.png\n\n"
     "narrows bench peers smollm2 --llamacpp build/bin --python openvino=ov/bin/python --cases decode-0,batch-8"
 )(peers)
+app.command(epilog=load.SERVE_EPILOG)(load.serve)
+app.command(epilog="Example: narrows bench overhead smollm2 --streams 8")(load.overhead)
 
 
 @app.command(epilog="Example: narrows bench compare before.json after.json")

@@ -90,6 +90,30 @@ def frontier(points: list[dict[str, Any]], title: str, label: str, out: Path) ->
     _save(figure, out)
 
 
+def load(result: dict[str, Any], out: Path) -> None:
+    """Of `bench serve`: the share of requests within each time to first token, per further token, and in all.
+
+    Dashed, the bounds of the SLO; requests that failed keep the lines below 1.
+    """
+    from narrows.measure.load.figures import BOUNDED
+
+    names = {"ttft": "to the first token", "tpot": "per further token", "e2e": "in all"}
+    figure, panels = _figure(len(BOUNDED), height=3.5)
+    num_requests = len(result["requests_sent"])
+    for axes, name in zip(panels, BOUNDED, strict=True):
+        values = sorted(value for request in result["requests_sent"] if (value := request[name]) is not None)
+        axes.step(values, [(i + 1) / num_requests for i in range(len(values))], where="post")
+        if name in result["slo"]:
+            axes.axvline(result["slo"][name], linestyle="--", color="black", linewidth=1)
+        axes.set(xlabel=f"seconds {names[name]}", ylim=(0, 1.02))
+        if values and values[-1] > 0:
+            axes.set_xscale("log")
+        axes.grid(alpha=0.3)
+    panels[0].set(ylabel="share of requests")
+    figure.suptitle(f"{result['server']}: {result['good']} of {num_requests} requests are good")
+    _save(figure, out)
+
+
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
