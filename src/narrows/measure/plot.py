@@ -98,19 +98,24 @@ def load(result: dict[str, Any], out: Path) -> None:
     from narrows.measure.load.figures import BOUNDED
 
     names = {"ttft": "to the first token", "tpot": "per further token", "e2e": "in all"}
-    figure, panels = _figure(len(BOUNDED), height=3.5)
-    num_requests = len(result["requests_sent"])
+    figure, panels = _figure(len(BOUNDED), height=4.5)
+    requests = result["requests_sent"]
+    num_failed = sum(request["error"] is not None for request in requests)
     for axes, name in zip(panels, BOUNDED, strict=True):
-        values = sorted(value for request in result["requests_sent"] if (value := request[name]) is not None)
-        axes.step(values, [(i + 1) / num_requests for i in range(len(values))], where="post")
+        values = sorted(value for request in requests if (value := request[name]) is not None)
+        num_all = max(1, len(values) + num_failed)  # an answer of one token has no further
+        axes.step(values, [(i + 1) / num_all for i in range(len(values))], where="post")
         if name in result["slo"]:
             axes.axvline(result["slo"][name], linestyle="--", color="black", linewidth=1)
         axes.set(xlabel=f"seconds {names[name]}", ylim=(0, 1.02))
-        if values and values[-1] > 0:
+        if values and values[0] > 0:
             axes.set_xscale("log")
+            axes.xaxis.get_major_locator().set_params(subs=(1, 2, 5))
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.minorticks_off()
         axes.grid(alpha=0.3)
     panels[0].set(ylabel="share of requests")
-    figure.suptitle(f"{result['server']}: {result['good']} of {num_requests} requests are good")
+    figure.suptitle(f"{result['server']}: {result['good']} of {len(requests)} requests are good")
     _save(figure, out)
 
 
