@@ -26,7 +26,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
         app.include_router(part.router)
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
-    guarded: ASGIApp = Guard(app, gateway.settings)
+    guarded: ASGIApp = Guard(app, gateway.settings, gateway.tracing)
     if gateway.settings.cors_origins:
         origins = gateway.settings.cors_origins
         guarded = CORSMiddleware(guarded, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])

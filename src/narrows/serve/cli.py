@@ -87,6 +87,9 @@ def serve(
     stall_timeout: Annotated[
         float, typer.Option(min=1, help="Seconds without a step, with work to do, until /livez fails.")
     ] = _DEFAULT["stall_timeout"],
+    otlp_endpoint: Annotated[
+        str | None, typer.Option(help="Send a trace of each request here, e.g. http://localhost:4318.")
+    ] = None,
 ) -> None:
     """Serve models over HTTP, the way OpenAI's clients expect it."""
     settings = Settings(
@@ -102,6 +105,7 @@ def serve(
         request_timeout=request_timeout,
         shutdown_timeout=shutdown_timeout,
         stall_timeout=stall_timeout,
+        otlp_endpoint=otlp_endpoint,
     )
     names = served_model_name or [_name(model) for model in models]
     if len(names) != len(models):

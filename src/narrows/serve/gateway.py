@@ -26,6 +26,7 @@ from .call import Call
 from .errors import ApiError
 from .metrics import Metrics, ModelMetrics
 from .settings import Settings
+from .tracing import Tracing
 
 T = TypeVar("T")
 
@@ -53,6 +54,7 @@ class Caller:
     key: str = ""  # a digest of the API key; "" without keys
     deadline: float | None = None  # monotonic seconds
     log: dict[str, Any] = field(default_factory=dict)  # for the access log
+    calls: list[Call] = field(default_factory=list)  # what was handed to engines
 
 
 class Served:
@@ -123,7 +125,7 @@ class Served:
                 raise ApiError(400, str(error), param=param) from None
         salt = json.dumps([caller.key, cache_salt or ""]) if caller.key or cache_salt else ""
         caller.log.update(model=self.name, prompt_tokens=sum(map(len, prompts)))
-        return self.backend.submit(
+        call = self.backend.submit(
             [
                 wire.Submit(
                     id=uuid.uuid4().hex,
@@ -139,6 +141,8 @@ class Served:
                 for prompt in prompts
             ]
         )
+        caller.calls.append(call)
+        return call
 
     def check_count(self, num_answers: int, param: str = "n") -> None:
         """Raises ApiError for a request that asks for more answers than could ever be taken; `param` says how many."""
@@ -175,6 +179,7 @@ class Gateway:
     def __init__(self, settings: Settings, options: Sequence[ModelOptions], on_fatal: Any) -> None:
         self.settings = settings
         self.metrics = Metrics()
+        self.tracing = Tracing(settings.otlp_endpoint) if settings.otlp_endpoint else None
         self.draining = False
         self.models: dict[str, Served] = {}
         for o in options:
