@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,14 @@ SECONDS = 60.0  # for anything that must happen at last
 
 
 class Server:
-    """`narrows serve ARGS`. `client` talks to it, with an API key if there is one; `url` is where it is."""
+    """`narrows serve ARGS`. `client` talks to it, with an API key if there is one; `url` is where it is.
 
-    def __init__(self, log: Path, *args: str | Path, key: str | None = None) -> None:
+    `under` is a command that runs the server's.
+    """
+
+    def __init__(self, log: Path, *args: str | Path, key: str | None = None, under: Sequence[str] = ()) -> None:
         self.log = log
-        command = [sys.executable, "-m", "narrows", "serve", *map(str, args), "--port", "0"]
+        command = [*under, sys.executable, "-m", "narrows", "serve", *map(str, args), "--port", "0"]
         with log.open("w") as sink:
             self.process = subprocess.Popen(command, stderr=sink)
         found = wait(lambda: re.search(r"on (http://\S+)", log.read_text()) or self._ended())

@@ -122,7 +122,7 @@ def test_chats_that_are_refused(body: dict[str, Any], param: str, words: str, ti
         ({"input": "x", "max_output_tokens": 0}, "max_output_tokens", "max_output_tokens is 0"),
         ({"input": "x", "temperature": math.nan}, "temperature", "nan"),
         ({"input": "x", "n": 2}, "n", "Unrecognized"),
-        ({"input": [{"type": "function_call_output"}]}, "input", "function_call_output"),
+        ({"input": [{"type": "function_call_output"}]}, "input", "input[0].call_id"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input", "text"),
         ({"input": "x", "previous_response_id": "resp_1"}, "previous_response_id", "not supported"),
         ({"input": "x", "truncation": "auto"}, "truncation", "not supported"),

@@ -25,6 +25,7 @@ _TYPES: dict[str, Any] = {
     "list": {"type": ["array", "null"]},
     "object": {"type": ["object", "null"]},
     "string or list": {"type": ["string", "array", "null"]},
+    "string or object": {"type": ["string", "object", "null"]},
 }
 
 
@@ -89,7 +90,7 @@ class Generation(_Sampling):
     )
     # Told to OpenAI about a request; of no effect on the answer.
     user: str | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
     store: bool | None = None
     service_tier: str | None = None
     safety_identifier: str | None = None
@@ -125,9 +126,9 @@ class ChatRequest(Generation):
     max_completion_tokens: Any = Field(None, json_schema_extra=_TYPES["integer"])
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Variables for the chat template.")
-    tools: Any = None
-    tool_choice: Any = None
-    parallel_tool_calls: Any = None
+    tools: Any = Field(None, json_schema_extra=_TYPES["list"])
+    tool_choice: Any = Field(None, json_schema_extra=_TYPES["string or object"])
+    parallel_tool_calls: Any = Field(None, json_schema_extra=_TYPES["boolean"])
     # See features.py.
     functions: Any = None
     function_call: Any = None
@@ -168,11 +169,14 @@ class ResponsesRequest(Body):
     top_p: Any = Field(None, json_schema_extra=_TYPES["number"])
     # Of no effect on the answer.
     user: str | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
     store: bool | None = Field(None, description="Nothing is kept, whatever it says.")
     service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    text: Any = Field(None, json_schema_extra=_TYPES["object"])
+    tools: Any = Field(None, json_schema_extra=_TYPES["list"], description="Functions; no other kinds.")
+    tool_choice: Any = Field(None, json_schema_extra=_TYPES["string or object"])
     parallel_tool_calls: bool | None = None
     # See features.py.
     previous_response_id: Any = None
@@ -181,9 +185,6 @@ class ResponsesRequest(Body):
     truncation: Any = None
     include: Any = None
     reasoning: Any = None
-    text: Any = None
-    tools: Any = None
-    tool_choice: Any = None
 
 
 class TokenizeRequest(Body):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import shutil
 import signal
 import socket
@@ -16,6 +17,7 @@ import uvicorn
 import zmq.asyncio
 
 from .app import create_app
+from .connection import connection
 from .gateway import Gateway, ModelOptions
 from .settings import Settings
 
@@ -33,6 +35,7 @@ def run(settings: Settings, models: Sequence[ModelOptions]) -> None:
     except OSError as error:
         raise OSError(f"cannot listen at {settings.host} port {settings.port}: {error.strerror or error}") from None
     with listener:
+        _allow_connections()
         asyncio.run(_serve(settings, models, listener))
 
 
@@ -46,7 +49,7 @@ async def _serve(settings: Settings, models: Sequence[ModelOptions], listener: s
     gateway = Gateway(settings, models, fail)
     config = uvicorn.Config(
         create_app(gateway),
-        http="h11",  # it bounds the size of headers
+        http=connection(settings.body_timeout, settings.send_timeout),
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         ws="none",
         lifespan="off",
@@ -95,6 +98,12 @@ class _Server(uvicorn.Server):
         self._gateway.draining = self.should_exit = True
         self.force_exit = self._num_signals > 2
         self._loop.call_later(timeout, self._gateway.fail_all)
+
+
+def _allow_connections() -> None:
+    """As many open files as the system lets this process have: each connection is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def setup_logging() -> None:
