@@ -36,7 +36,7 @@ def tiny(tiny_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def wide(tiny_gguf: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A tiny random model with room for long prompts, but with so few pages that requests have to wait for some."""
     path = tiny_gguf(context=4096)
-    cache = ("--kv-cache-bytes", str(96 * PAGE_BYTES))
+    cache = ("--kv-cache-bytes", str(66 * PAGE_BYTES))
     server = Server(tmp_path_factory.mktemp("serve") / "log", path, "--threads", "1", *cache)
     yield server.ready()
     server.close()

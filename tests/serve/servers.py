@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -85,6 +86,15 @@ class Server:
             self.process.terminate()
             time.sleep(0.05)
         self.process.wait(SECONDS)
+
+
+def memory(pid: int) -> int:
+    """Resident bytes of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def wait(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:
