@@ -59,6 +59,15 @@ def test_almost_no_temperature_is_greedy(tiny: Server) -> None:
     assert tiny.complete("the cat", temperature=1e-9)["choices"] == tiny.complete("the cat")["choices"]
 
 
+def test_repetition_becomes_less_likely_and_a_penalty_of_one_is_none(tiny: Server) -> None:
+    """O4."""
+    given: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True, "logprobs": 1}
+    plain = tiny.complete("the cat", **given)["choices"]
+    assert tiny.complete("the cat", repetition_penalty=1.0, **given)["choices"] == plain
+    [penalised] = tiny.complete("the cat", repetition_penalty=50.0, **given)["choices"]
+    assert len(set(penalised["logprobs"]["tokens"])) > len(set(plain[0]["logprobs"]["tokens"]))
+
+
 @pytest.mark.parametrize(
     ("body", "param", "words"),
     [
