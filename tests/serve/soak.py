@@ -85,7 +85,7 @@ def _one(server: Server, rng: random.Random) -> str:
                 data += piece
                 if leaves and rng.random() < 0.3:
                     break
-    except httpx.TimeoutException:
+    except httpx.HTTPError:
         return "left" if leaves else "lost"
     if leaves:
         return "left"
