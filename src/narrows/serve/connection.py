@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -44,7 +43,7 @@ class Connection(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._send = self._later(self.send_timeout, self.transport.abort)
+        self._watch_send(-1)
 
     def resume_writing(self) -> None:
         self._send = _stop(self._send)
@@ -52,10 +51,13 @@ class Connection(H11Protocol):
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
-        self._later(self.send_timeout, self.transport.abort)  # closing waits until all is read
+        self.loop.call_later(self.send_timeout, self.transport.abort)  # closing waits until all is read
 
     def send_400_response(self, msg: str) -> None:
         """What is not HTTP is told so as everything else is."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # another response is on its way
+            self.transport.close()
+            return
         response = ApiError(400, msg).response()
         headers = [*response.raw_headers, (b"connection", b"close")]
         for event in (
@@ -69,12 +71,16 @@ class Connection(H11Protocol):
     def _watch_head(self) -> None:
         waiting = self.conn.their_state is h11.IDLE
         if waiting and self._head is None:
-            self._head = self._later(self.head_timeout, self.transport.abort)
+            self._head = self.loop.call_later(self.head_timeout, self.transport.abort)
         elif not waiting:
             self._head = _stop(self._head)
 
-    def _later(self, seconds: float, work: Callable[[], Any]) -> asyncio.TimerHandle:
-        return self.loop.call_later(seconds, work)
+    def _watch_send(self, before: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left == before:
+            self.transport.abort()
+        else:
+            self._send = self.loop.call_later(self.send_timeout, self._watch_send, left)
 
 
 def _stop(timer: asyncio.TimerHandle | None) -> None:

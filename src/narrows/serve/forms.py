@@ -28,6 +28,11 @@ class Trials:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(MAX_TRIALS, "forms")
         self._waiting: Counter[str] = Counter()
+        self._closed = False
+
+    def close(self) -> None:
+        """Passes over what still waits: the server is going, and no engine will see it."""
+        self._closed = True
 
     async def run(self, key: str, work: Callable[[], object]) -> None:
         """Does work for a caller, in its turn. Raises what the work raises, and ApiError when too much waits."""
@@ -35,7 +40,7 @@ class Trials:
             message = f"{MAX_WAITING} new forms of answers are being tried already; try again later"
             raise ApiError(429, message, code="too_many_forms", headers={"Retry-After": "1"})
         self._waiting[key] += 1
-        trial = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        trial = asyncio.get_running_loop().run_in_executor(self._threads, lambda: self._closed or work())
         trial.add_done_callback(lambda _: self._done(key))  # though nobody may wait for it any more
         await trial
 

@@ -153,7 +153,7 @@ class Gateway:
         self.settings = settings
         self.metrics = Metrics()
         self.draining = False
-        trials = Trials()
+        self._trials = Trials()
         self.models: dict[str, Served] = {}
         for o in options:
             metrics = ModelMetrics(self.metrics, o.name)
@@ -165,7 +165,7 @@ class Gateway:
                 stall_timeout=settings.stall_timeout,
                 on_fatal=on_fatal,
             )
-            self.models[o.name] = Served(o.name, Texts.load(o.path), backend, trials)
+            self.models[o.name] = Served(o.name, Texts.load(o.path), backend, self._trials)
         self.metrics.watch(self.backends)
 
     @property
@@ -186,5 +186,6 @@ class Gateway:
 
     def fail_all(self) -> None:
         """Ends everything under way, because the server is going."""
+        self._trials.close()
         for backend in self.backends:
             backend.fail_all(ApiError(503, "the server is shutting down", code="unavailable"))

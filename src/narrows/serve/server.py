@@ -24,6 +24,7 @@ from .settings import Settings
 log = logging.getLogger("narrows.serve")
 MAX_HEADER_BYTES = 64 << 10
 KEEP_ALIVE_SECONDS = 75
+MAX_FILES = 1 << 16
 GRACE_SECONDS = 5  # to bring out the last errors
 
 
@@ -101,9 +102,11 @@ class _Server(uvicorn.Server):
 
 
 def _allow_connections() -> None:
-    """As many open files as the system lets this process have: each connection is one."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    """As many open files as are of use and the system lets this process have: each connection is one."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if most == resource.RLIM_INFINITY else min(most, MAX_FILES)
+    if now != resource.RLIM_INFINITY and now < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def setup_logging() -> None:
