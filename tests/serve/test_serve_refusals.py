@@ -87,6 +87,11 @@ def test_repetition_becomes_less_likely_and_a_penalty_of_one_is_none(tiny: Serve
         ({"prompt": "x", "stream": "yes"}, "stream", "bool"),
         ({"prompt": ["x"] * 100, "n": 100}, "n", "at most"),
         ({"prompt": "\ud800"}, "prompt", "surrogate"),
+        ({"prompt": {}}, "prompt", "ids of its tokens"),
+        ({"prompt": [1, "x"]}, "prompt", "ids of its tokens"),
+        ({"prompt": [True]}, "prompt", "ids of its tokens"),
+        ({"prompt": [[1], []]}, "prompt", "ids of its tokens"),
+        ({"prompt": [10**400]}, "prompt", "token"),
         ({"prompt": "x", "response_format": {"type": "yaml"}}, "response_format", "json_schema"),
     ],
 )
@@ -128,6 +133,8 @@ def test_chats_that_are_refused(body: dict[str, Any], param: str, words: str, ti
     [
         ({}, "input", "missing"),
         ({"input": []}, "input", "1 to"),
+        ({"input": 5}, "input", "items"),
+        ({"input": ["x"]}, "input", "items"),
         ({"input": "x", "max_output_tokens": 0}, "max_output_tokens", "max_output_tokens is 0"),
         ({"input": "x", "temperature": math.nan}, "temperature", "nan"),
         ({"input": "x", "n": 2}, "n", "Unrecognized"),

@@ -1,14 +1,15 @@
 """The bodies of requests: OpenAI's fields, vLLM's beside them, and nothing unknown.
 
-Sampling parameters come from the table in `narrows.sampling`, which also checks them; the rest is checked here.
+Sampling parameters come from the table in `narrows.sampling`, which also checks them; the rest is checked here, but for
+what may be long: a body has to be checked in little time, as all others wait meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, create_model, model_validator
 
 from ..constrain import response_format
 from ..methods import near
@@ -27,6 +28,16 @@ _TYPES: dict[str, Any] = {
     "string or list": {"type": ["string", "array", "null"]},
     "string or object": {"type": ["string", "object", "null"]},
 }
+_IDS = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
+_PROMPT: dict[str, Any] = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}, "minItems": 1},
+        _IDS,
+        {"type": "array", "items": _IDS, "minItems": 1},
+    ]
+}
+_INPUT: dict[str, Any] = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}, "minItems": 1}]}
 
 
 def sampling(given: Mapping[str, Any], **names: str) -> SamplingParams:
@@ -90,7 +101,7 @@ class Generation(_Sampling):
     )
     # Told to OpenAI about a request; of no effect on the answer.
     user: str | None = None
-    metadata: dict[str, str] | None = None
+    metadata: dict[str, str] | None = Field(None, max_length=16)
     store: bool | None = None
     service_tier: str | None = None
     safety_identifier: str | None = None
@@ -149,7 +160,7 @@ class ChatRequest(Generation):
 class CompletionRequest(Generation):
     """POST /v1/completions."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: Any = Field(json_schema_extra=_PROMPT)
     echo: bool | None = False
     best_of: int | None = None
     suffix: str | None = None
@@ -160,7 +171,7 @@ class ResponsesRequest(Body):
     """POST /v1/responses."""
 
     model: str | None = Field(None, max_length=512)
-    input: str | list[dict[str, Any]]
+    input: Any = Field(json_schema_extra=_INPUT)
     instructions: str | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -169,7 +180,7 @@ class ResponsesRequest(Body):
     top_p: Any = Field(None, json_schema_extra=_TYPES["number"])
     # Of no effect on the answer.
     user: str | None = None
-    metadata: dict[str, str] | None = None
+    metadata: dict[str, str] | None = Field(None, max_length=16)
     store: bool | None = Field(None, description="Nothing is kept, whatever it says.")
     service_tier: str | None = None
     safety_identifier: str | None = None
@@ -205,4 +216,4 @@ class DetokenizeRequest(Body):
     """POST /detokenize."""
 
     model: str | None = None
-    tokens: list[int] = Field(max_length=1 << 20)
+    tokens: Annotated[list[int], FailFast()] = Field(max_length=1 << 20)

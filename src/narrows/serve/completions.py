@@ -51,11 +51,19 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
 
 
 def _prompts(prompt: Any) -> Sequence[str | list[int]]:
-    """One prompt or several, as several."""
-    prompts = [prompt] if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)) else prompt
-    if not prompts:
+    """One prompt or several, as several. Raises ApiError."""
+    prompts = [prompt] if isinstance(prompt, str) or _are(int, prompt) else prompt
+    if prompts == []:
         raise ApiError(400, "prompt is an empty list; give at least one text or list of token ids", param="prompt")
+    if not _are(str, prompts) and not (_are(list, prompts) and all(_are(int, ids) for ids in prompts)):
+        message = "prompt must be a text, the ids of its tokens, or a list of texts or of lists of ids"
+        raise ApiError(400, message, param="prompt")
     return prompts
+
+
+def _are(kind: type, values: Any) -> bool:
+    """Whether it is a list of such values, true being no number, and not empty."""
+    return isinstance(values, list) and bool(values) and set(map(type, values)) == {kind}
 
 
 def _without_tokens(delta: wire.Delta) -> wire.Delta:

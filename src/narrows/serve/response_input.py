@@ -21,6 +21,8 @@ def messages(body: ResponsesRequest) -> list[dict[str, Any]]:
         found.append({"role": "system", "content": body.instructions})
     if isinstance(body.input, str):
         return [*found, {"role": "user", "content": body.input}]
+    if not isinstance(body.input, list) or not all(isinstance(item, dict) for item in body.input):
+        raise ApiError(400, "input must be a text or a list of items, which are objects", param="input")
     for i, item in enumerate(body.input):
         kind = item.get("type", "message")
         if kind == "message":
