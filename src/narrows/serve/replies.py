@@ -152,8 +152,9 @@ def reply(model: type[BaseModel], what: str) -> dict[int | str, dict[str, Any]]:
 
 def streamed(model: type[BaseModel], what: str) -> dict[int | str, dict[str, Any]]:
     """`responses` of a route that answers whole or as a stream."""
-    events = {"schema": {"type": "string", "description": "With stream=true: server-sent events."}}
-    return {200: {"model": model, "description": what, "content": {"text/event-stream": events}}}
+    event = {"type": "object", "properties": {name: {"type": "string"} for name in ("event", "data")}}
+    event |= {"required": ["data"], "description": "With stream=true, each of the server-sent events."}
+    return {200: {"model": model, "description": what, "content": {"text/event-stream": {"schema": event}}}}
 
 
 def states(model: type[BaseModel], good: str, bad: str) -> dict[int | str, dict[str, Any]]:
