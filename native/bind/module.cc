@@ -108,7 +108,8 @@ ModelConfig to_config(nb::dict spec, nb::dict tensors, std::vector<nb::object>& 
   return c;
 }
 
-void init(Loaded* self, nb::dict spec, nb::dict tensors, int page_size, int num_pages, int num_threads, const std::string& isa) {
+void init(Loaded* self, nb::dict spec, nb::dict tensors, int page_size, int num_pages, int num_threads, const std::string& isa,
+          const Loaded* kv_of) {
   require(page_size == kPage, "page_size must be " + std::to_string(kPage));
   require(num_pages > 0 && num_threads > 0 && num_threads <= 256, "num_pages and num_threads must be positive");
   const OpTable* table = isa.empty() ? &ops() : find_ops(isa.c_str());
@@ -116,7 +117,11 @@ void init(Loaded* self, nb::dict spec, nb::dict tensors, int page_size, int num_
   new (self) Loaded;
   try {
     ModelConfig c = to_config(spec, tensors, self->keep);
-    self->model = std::make_unique<Model>(std::move(c), num_pages, num_threads, *table);
+    const Model* other = kv_of ? kv_of->model.get() : nullptr;
+    require(!other || (other->num_pages() == num_pages && other->config().layers.size() == c.layers.size() &&
+                       other->config().kv_heads == c.kv_heads && other->config().head_dim == c.head_dim),
+            "kv_of: a model with other KV pages");
+    self->model = std::make_unique<Model>(std::move(c), num_pages, num_threads, *table, other);
   } catch (...) {
     self->~Loaded();
     throw;
@@ -164,6 +169,24 @@ Array<float, 2> forward(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens,
   nb::gil_scoped_release release;
   m.forward(b, logits);
   return out;
+}
+
+// forward(), and the final hidden states of some rows: what the head reads.
+std::pair<Array<float, 2>, Array<float, 2>> forward_hidden(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens,
+                                                           Ids context_lens, Table page_table, Ids logit_rows, Ids hidden_rows,
+                                                           std::optional<Ids> parents) {
+  Model& m = *self.model;
+  Batch b = to_batch(m, tokens, positions, cu_seqlens, context_lens, page_table, logit_rows, parents);
+  for (size_t r = 0; r < hidden_rows.size(); r++)
+    require(hidden_rows.data()[r] >= 0 && hidden_rows.data()[r] < b.num_tokens, "hidden_rows out of range");
+  Tap tap{int(m.config().layers.size()), Input::head, nullptr};
+  float* logits;
+  auto out = new_array<float>({size_t(b.num_logits), size_t(m.config().vocab)}, &logits);
+  auto hidden = new_array<float>({hidden_rows.size(), size_t(m.config().hidden)}, &tap.out);
+  Taps taps{{tap}, int(hidden_rows.size()), hidden_rows.data()};
+  nb::gil_scoped_release release;
+  m.forward(b, logits, &taps);
+  return {out, hidden};
 }
 
 std::vector<Array<float, 2>> inputs(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens, Ids context_lens, Table page_table,
@@ -284,9 +307,13 @@ NB_MODULE(_native, m) {
 
   m.attr("PAGE_SIZE") = kPage;
   nb::class_<Loaded>(m, "Model", "Weights, KV pages and threads of one model.")
-      .def("__init__", &init, "spec"_a, "tensors"_a, "page_size"_a, "num_pages"_a, "num_threads"_a, "isa"_a = "")
+      .def("__init__", &init, "spec"_a, "tensors"_a, "page_size"_a, "num_pages"_a, "num_threads"_a, "isa"_a = "",
+           "kv_of"_a = nb::none())
       .def("forward", &forward, "tokens"_a, "positions"_a, "cu_seqlens"_a, "context_lens"_a, "page_table"_a, "logit_rows"_a,
            "parents"_a = nb::none(), "One step over a batch (see ForwardBatch): logits [R, V] as float32.")
+      .def("forward_hidden", &forward_hidden, "tokens"_a, "positions"_a, "cu_seqlens"_a, "context_lens"_a, "page_table"_a,
+           "logit_rows"_a, "hidden_rows"_a, "parents"_a = nb::none(),
+           "The same step; also what its final norm gives at hidden_rows, as float32 [rows, hidden size].")
       .def("inputs", &inputs, "tokens"_a, "positions"_a, "cu_seqlens"_a, "context_lens"_a, "page_table"_a, "rows"_a, "wanted"_a,
            "One step without logits: for each (layer, input) of wanted [N, 2] the input of its products at these rows, as\n"
            "float32 [rows, width]. Inputs are 0 q/k/v, 1 o, 2 gate/up, 3 down, 4 head (of the layer after the last).")

@@ -31,7 +31,7 @@ Activations& ActivationBuffer::reserve(int rows, int cols) {
   return view;
 }
 
-Model::Model(ModelConfig config, int num_pages, int num_threads, const OpTable& ops)
+Model::Model(ModelConfig config, int num_pages, int num_threads, const OpTable& ops, const Model* kv_of)
     : c_(std::move(config)),
       ops_(ops),
       team_(num_threads),
@@ -39,17 +39,15 @@ Model::Model(ModelConfig config, int num_pages, int num_threads, const OpTable& 
       scratch_(team_.size()),
       straight_(team_.size()) {
   size_t bytes = size_t(num_pages) * kPage * kv_bytes_per_token();
-  kv_ = static_cast<uint8_t*>(alloc_huge(bytes));
+  kv_ = kv_of ? kv_of->kv_ : std::shared_ptr<void>(alloc_huge(bytes), [bytes](void* p) { free_huge(p, bytes); });
   for (const Layer& l : c_.layers)
     if (std::none_of(plans_.begin(), plans_.end(), [&](const Plan& p) { return p.window == l.window; }))
       plans_.emplace_back().window = l.window;
 }
 
-Model::~Model() { free_huge(kv_, size_t(num_pages_) * kPage * kv_bytes_per_token()); }
-
 uint16_t* Model::page(int layer, int page, int head) const {
   size_t per_head = size_t(kPage) * c_.head_dim * 2;
-  return reinterpret_cast<uint16_t*>(kv_) + ((size_t(layer) * num_pages_ + page) * c_.kv_heads + head) * per_head;
+  return static_cast<uint16_t*>(kv_.get()) + ((size_t(layer) * num_pages_ + page) * c_.kv_heads + head) * per_head;
 }
 
 void Model::reserve(const Batch& batch) {

@@ -101,7 +101,14 @@ class Model:
     """Weights, KV pages and threads of one model."""
 
     def __init__(
-        self, spec: dict, tensors: dict, page_size: int, num_pages: int, num_threads: int, isa: str = ""
+        self,
+        spec: dict,
+        tensors: dict,
+        page_size: int,
+        num_pages: int,
+        num_threads: int,
+        isa: str = "",
+        kv_of: Model | None = None,
     ) -> None: ...
     def forward(
         self,
@@ -115,6 +122,25 @@ class Model:
         | None = None,
     ) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
         """One step over a batch (see ForwardBatch): logits [R, V] as float32."""
+
+    def forward_hidden(
+        self,
+        tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        cu_seqlens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        context_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        page_table: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+        logit_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        hidden_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        parents: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)]
+        | None = None,
+    ) -> tuple[
+        Annotated[NDArray[numpy.float32], dict(shape=(None, None))],
+        Annotated[NDArray[numpy.float32], dict(shape=(None, None))],
+    ]:
+        """
+        The same step; also what its final norm gives at hidden_rows, as float32 [rows, hidden size].
+        """
 
     def inputs(
         self,

@@ -8,16 +8,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .types import TARGET, Cursor, Draft, ForwardBatch, Request
+from .types import I32, TARGET, Cursor, Draft, ForwardBatch, Request
 
 
 def build(items: Sequence[tuple[Request, int]]) -> ForwardBatch:
     """The batch in which each request reads its next n tokens, drafted ones included; its pages must be there.
 
     Logits are asked for where something follows from them: the rows of a draft and of the last token of a request that
-    catches up; every row of a prompt whose log-probabilities are wanted.
+    catches up; every row of a prompt whose log-probabilities are wanted. Hidden states are asked for where they are
+    pooled.
     """
-    return assemble([Span(r.cursors[TARGET], _next(r, n), num_logits(r, n), r.draft) for r, n in items])
+    return assemble(
+        [
+            Span(r.cursors[TARGET], _next(r, n), num_logits(r, n), r.draft, r.num_prompt, num_hidden(r, n))
+            for r, n in items
+        ]
+    )
 
 
 class Span(NamedTuple):
@@ -27,6 +33,8 @@ class Span(NamedTuple):
     tokens: Sequence[int]
     num_logits: int
     draft: Draft | None = None  # which the last of the tokens are
+    num_prompt: int = 0  # tokens of the request that are its prompt
+    num_hidden: int = 0  # of the last of them, whose hidden states are wanted
 
     def parents(self, first: int) -> Sequence[int]:
         """The row before each on its path, -1 for none; the span's rows begin at `first`."""
@@ -56,9 +64,18 @@ def assemble(spans: Sequence[Span]) -> ForwardBatch:
     page_table = np.zeros((len(spans), max(map(len, held))), np.int32)
     for row, pages in zip(page_table, held, strict=True):
         row[: len(pages)] = pages
-    wanted = [np.arange(e - s.num_logits, e, dtype=np.int32) for e, s in zip(cu_seqlens[1:], spans, strict=True)]
-    context_lens, logit_rows = starts + counts, np.concatenate(wanted)
-    return ForwardBatch(tokens, positions, cu_seqlens, context_lens, page_table, logit_rows, parents)
+    context_lens, logit_rows = starts + counts, _last(cu_seqlens, [span.num_logits for span in spans])
+    prompt_rows = np.clip(np.fromiter((s.num_prompt for s in spans), np.int32, len(spans)) - starts, 0, counts)
+    hidden = [span.num_hidden for span in spans]
+    hidden_rows = _last(cu_seqlens, hidden) if any(hidden) else None
+    return ForwardBatch(
+        tokens, positions, cu_seqlens, context_lens, page_table, logit_rows, parents, prompt_rows, hidden_rows
+    )
+
+
+def _last(cu_seqlens: I32, counts: Sequence[int]) -> I32:
+    """The last rows of each span, as many as `counts` says."""
+    return np.concatenate([np.arange(e - n, e, dtype=np.int32) for e, n in zip(cu_seqlens[1:], counts, strict=True)])
 
 
 def num_straight(path: Sequence[int]) -> int:
@@ -72,10 +89,19 @@ def num_straight(path: Sequence[int]) -> int:
 def num_logits(request: Request, n: int) -> int:
     """How many of the last rows of its next n tokens give logits."""
     num_read = request.cursors[TARGET].num_read
+    if request.pooled is not None:
+        return 0
     if request.params.prompt_logprobs is not None and num_read < request.num_prompt:
         return n
     drafted = len(request.draft.tokens) if request.draft else 0
     return drafted + 1 if num_read + n == len(request.tokens) + drafted else 0
+
+
+def num_hidden(request: Request, n: int) -> int:
+    """How many of the last rows of its next n tokens give hidden states: those that were not pooled before."""
+    if request.pooled is None:
+        return 0
+    return max(0, request.cursors[TARGET].num_read + n - request.pooled.num)
 
 
 def _next(request: Request, n: int) -> Sequence[int]:

@@ -14,6 +14,7 @@ import typer
 
 from narrows.compress import cli as compression
 from narrows.measure.cli import app as bench
+from narrows.measure.frontier import cli as frontiers
 from narrows.measure.quality import cli as quality
 from narrows.serve import cli as serving
 
@@ -40,6 +41,9 @@ Threads = Annotated[
 ]
 Weights = Annotated[
     str | None, typer.Option(help="Weight format: auto keeps the file's own; int4, int8, bf16, ... repack it.")
+]
+Prefill = Annotated[
+    str | None, typer.Option(help="Weights that read prompts: same as those that write, or dense: the unmodified ones.")
 ]
 
 
@@ -93,6 +97,7 @@ def run(
     ] = None,
     regex: Annotated[str | None, typer.Option(help="Regular expression that the whole answer has to match.")] = None,
     weights: Weights = None,
+    prefill: Prefill = None,
     threads: Threads = None,
     draft: Annotated[
         str | None, typer.Option(help="Guess tokens ahead, same answer: ngram, model:model=NAME, or one|other.")
@@ -129,6 +134,7 @@ def run(
         raise ValueError(f"--draft-model is short for --draft model:model={draft_model}; give one of the two")
     if draft := draft or (draft_model and f"model:model={draft_model}"):
         stack = f"{stack or ''} draft={draft}"
+    stack = f"{stack or ''} prefill={prefill}" if prefill else stack
 
     from narrows import LLM, SamplingParams
 
@@ -235,6 +241,7 @@ def models(as_json: Json = False) -> None:
 
 app.add_typer(bench, name="bench")
 app.command("eval", epilog=quality.EPILOG)(quality.evaluate)
+app.command("frontier", epilog=frontiers.EPILOG)(frontiers.frontier)
 app.command("serve", epilog=serving.EPILOG)(serving.serve)
 app.command("compress", epilog=compression.EPILOG)(compression.compress)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from .batch import build, num_logits, num_straight
+from .batch import build, num_hidden, num_logits, num_straight
 from .constrain.base import Grammars, Matcher
 from .drafters.base import Tools
 from .kv.pool import KvPool, OutOfPages
@@ -21,7 +21,7 @@ from .reader import Model, Reader
 from .sampling import CounterRng, ParamError, SamplingParams, adjust_paths, adjusts, fresh_seed, token_logprobs
 from .schedulers.base import Scheduler, num_behind, num_drafted, prefix_limit
 from .speculation import Speculation
-from .types import F32, TARGET, ForwardOutput, Request, Status, StepPlan, TokenLogprobs, Verdict
+from .types import F32, TARGET, ForwardOutput, Pooled, Request, Status, StepPlan, TokenLogprobs, Verdict
 from .verifiers.base import Verifier
 
 __all__ = ["ContextLengthError", "Engine", "RequestError", "StepResult"]
@@ -36,6 +36,7 @@ class StepResult:
     finish_reason: str | None = None  # "stop" | "length"
     logprobs: list[TokenLogprobs] | None = None  # of `tokens`
     prompt_logprobs: list[TokenLogprobs] | None = None  # of the next prompt tokens, the first prompt token having none
+    embedding: F32 | None = None  # [H] the mean final hidden state of the prompt, which ends its request
 
 
 class Engine:
@@ -69,8 +70,8 @@ class Engine:
         self.vocab_size, self.max_model_len = vocab_size, max_model_len
         self.eos_ids, self.bos_id, self.grammars = eos_ids, bos_id, grammars
         self.requests: dict[str, Request] = {}  # those not finished, by id
-        self.waiting: list[Request] = []  # both in order of arrival, and all of running before all of waiting
-        self.running: list[Request] = []
+        self.waiting: list[Request] = []  # in order of arrival, after those that were preempted
+        self.running: list[Request] = []  # in the order in which they began
         self.ledger = Ledger()
         self._ids = count()
 
@@ -82,9 +83,14 @@ class Engine:
         id: str | None = None,
         seed: int | None = None,
         salt: str = "",
+        owner: str = "",
+        priority: int = 0,
+        embed: bool = False,
     ) -> Request:
         """Queues one sequence; `seed` overrides that of params, `salt` keeps its cached prefix to itself.
 
+        Owners share the engine fairly; among the requests of one, the lower `priority` is the earlier. With `embed`
+        there is no answer: the prompt is read for its mean hidden state, in the same steps as everything else.
         Raises RequestError (ContextLengthError when the prompt does not fit) or ParamError.
         """
         tokens = check_prompt(prompt, self.vocab_size, self.max_model_len, self.bos_id)
@@ -94,7 +100,8 @@ class Engine:
             raise RequestError(f"there is already a request {id!r}")
         if seed is None:
             seed = fresh_seed() if params.seed is None else params.seed
-        request = Request(id, tokens, len(tokens), params, seed, time.monotonic(), salt)
+        request = Request(id, tokens, len(tokens), params, seed, time.monotonic(), salt, owner, priority)
+        request.pooled = Pooled() if embed else None
         if params.structured_outputs:
             if self.grammars is None:
                 raise ParamError("structured_outputs", "cannot be used: this engine was built without grammars")
@@ -139,7 +146,8 @@ class Engine:
 
     def _draft(self, speculation: Speculation) -> None:
         """Drafts for the requests that are about to choose a token; others' need of pages goes first."""
-        ready = [r for r in self.running if num_behind(r) <= speculation.drafter.max_drafted]
+        most = speculation.drafter.max_drafted
+        ready = [r for r in self.running if num_behind(r) <= most and r.pooled is None]
         needed = sum(self.pool.pages_for(len(r.tokens)) - len(r.cursors[TARGET].pages) for r in self.running)
         spare = 0 if self.waiting else max(0, self.pool.num_free - needed)
         try:
@@ -188,7 +196,8 @@ class Engine:
             rows = logits[row : row + num_logits(request, n)]
             row += len(rows)
             behind = len(request.tokens) - request.cursors[TARGET].num_read - n + num_drafted(request)
-            verified.append((None if behind else self._verdict(request, rows), self._prompt(request, n, rows)))
+            ready = not behind and request.pooled is None
+            verified.append((self._verdict(request, rows) if ready else None, self._prompt(request, n, rows)))
         return verified
 
     def _verdict(self, request: Request, rows: F32) -> Verdict:
@@ -225,19 +234,32 @@ class Engine:
         if self.speculation:
             self.speculation.observe(plan, [verdict for verdict, _ in verified], out.seconds)
         results = []
+        self._pool(plan, out.hidden)
         for (request, n), (verdict, prompt) in zip(plan.items, verified, strict=True):
             request.cursors[TARGET].num_read += n
             if prompt:
                 request.state["prompt_logprobs"] = request.state.get("prompt_logprobs", 0) + len(prompt)
             straight = len(request.tokens) + (num_straight(verdict.path) if verdict else 0)
-            tokens, reason = self._accept(request, verdict, now) if verdict else ([], None)
+            pooled = request.pooled
+            embedding = pooled.mean if pooled and pooled.num == len(request.tokens) else None
+            ended = None if embedding is None else "stop"
+            tokens, reason = self._accept(request, verdict, now) if verdict else ([], ended)
             self._settle(request, min(straight, len(request.tokens) - 1))
             if reason:
                 self._finish(request, reason)
-            if tokens or prompt:
+            if tokens or prompt or reason:
                 logprobs = verdict.logprobs[: len(tokens)] if verdict and verdict.logprobs else None
-                results.append(StepResult(request, tokens, reason, logprobs, prompt))
+                results.append(StepResult(request, tokens, reason, logprobs, prompt, embedding))
         return results
+
+    def _pool(self, plan: StepPlan, hidden: F32 | None) -> None:
+        """Adds hidden states [E, H] to the requests that want them, before cursors move."""
+        row = 0
+        for request, n in plan.items:
+            if hidden is not None and request.pooled is not None:
+                num = num_hidden(request, n)
+                request.pooled.add(hidden[row : row + num])
+                row += num
 
     def _accept(self, request: Request, verdict: Verdict, now: float) -> tuple[list[int], str | None]:
         """Appends the verdict's tokens up to the first that ends the request, and drops what was drafted in vain."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
@@ -14,6 +15,7 @@ from .loader import load
 from .outputs import Completion, RequestOutput
 from .sampling import ParamError, SamplingParams, child_seed, fresh_seed
 from .stack import Stack
+from .types import F32
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
@@ -84,8 +86,16 @@ class LLM:
         `params` are for all prompts, or one for each. Raises ValueError (RequestError, ParamError, ...) when a prompt
         or a parameter is not acceptable, and then produces nothing.
         """
-        single = isinstance(prompts, str) or (len(prompts) > 0 and not isinstance(prompts[0], str | Sequence))
-        return self._run([prompts] if single else list(prompts), params, progress)  # type: ignore[list-item]
+        return self._run(_several(prompts), params, progress)
+
+    def embed(self, prompts: Prompt | Sequence[Prompt], *, progress: bool = False) -> F32:
+        """Embeddings [N, H] of prompts, texts or token ids: the mean of hidden states after the last norm, at length 1.
+
+        Raises ValueError (RequestError, ...) when a prompt is not acceptable, and then produces nothing.
+        """
+        outputs = self._run(_several(prompts), None, progress, embed=True)
+        found = [output.outputs[0].embedding for output in outputs]
+        return np.array(found, np.float32).reshape(len(found), self.loaded.spec.hidden_size)
 
     def chat(
         self,
@@ -111,7 +121,9 @@ class LLM:
             prompt = self.chat_template.encode(prompt, **variables)  # type: ignore[arg-type]
         return Stream(self, prompt, params)  # type: ignore[arg-type]
 
-    def _run(self, prompts: Sequence[Prompt], params: Any, progress: bool) -> list[RequestOutput]:
+    def _run(
+        self, prompts: Sequence[Prompt], params: Any, progress: bool, *, embed: bool = False
+    ) -> list[RequestOutput]:
         each = [params or SamplingParams()] * len(prompts) if not isinstance(params, list | tuple) else list(params)
         if len(each) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts but {len(each)} sampling parameters")
@@ -119,10 +131,10 @@ class LLM:
         bar = Progress(console=Console(stderr=True), transient=True, disable=not progress)
         try:
             for prompt, p in zip(prompts, each, strict=True):
-                jobs.append(_Job(self, prompt, p))
+                jobs.append(_Job(self, prompt, p, embed))
             left = jobs
             with bar:
-                task = bar.add_task("generating", total=len(jobs))
+                task = bar.add_task("embedding" if embed else "generating", total=len(jobs))
                 while left := [job for job in left if not job.output.finished]:
                     bar.update(task, completed=len(jobs) - len(left))
                     self._step()
@@ -152,15 +164,20 @@ class LLM:
         self._growing.pop(completion.request.id, None)
 
 
+def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    single = isinstance(prompts, str) or (len(prompts) > 0 and not isinstance(prompts[0], str | Sequence))
+    return [prompts] if single else list(prompts)  # type: ignore[list-item]
+
+
 class _Job:
     """A prompt whose n answers are under way."""
 
-    def __init__(self, llm: LLM, prompt: Prompt, params: SamplingParams) -> None:
+    def __init__(self, llm: LLM, prompt: Prompt, params: SamplingParams, embed: bool = False) -> None:
         self._llm = llm
         text = prompt if isinstance(prompt, str) else None
         tokens = llm.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         seed = fresh_seed() if params.seed is None else params.seed
-        requests = [llm.engine.add(tokens, params, seed=child_seed(seed, i)) for i in range(params.n)]
+        requests = [llm.engine.add(tokens, params, seed=child_seed(seed, i), embed=embed) for i in range(params.n)]
         self._completions = [Completion(request, llm.tokenizer, i) for i, request in enumerate(requests)]
         llm._growing.update((c.request.id, c) for c in self._completions)
         first = self._completions[0]

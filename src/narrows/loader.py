@@ -21,7 +21,8 @@ from .kv.pool import KvPool
 from .machine import available_memory, default_threads
 from .methods import StackError
 from .models import declare, hub
-from .reader import Reader
+from .prefill import DensePrefill
+from .reader import Model, Reader
 from .speculation import Speculation
 from .stack import Stack
 from .text import ChatTemplate, Tokenizer, load_chat_template, load_tokenizer
@@ -38,9 +39,17 @@ MAX_KV_BYTES = 2 << 30  # unless asked for
 class NativeModel:
     """A model in the native core: weights, KV pages and threads."""
 
-    def __init__(self, spec: ModelSpec, tensors: Mapping[str, Any], num_pages: int, num_threads: int) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        tensors: Mapping[str, Any],
+        num_pages: int,
+        num_threads: int,
+        kv_of: NativeModel | None = None,  # whose pages it reads and writes, instead of its own
+    ) -> None:
         values = {f.name: getattr(spec, f.name) for f in fields(spec)}
-        self._native = _native.Model(values, dict(tensors), PAGE_SIZE, num_pages, num_threads)
+        other = kv_of._native if kv_of else None
+        self._native = _native.Model(values, dict(tensors), PAGE_SIZE, num_pages, num_threads, kv_of=other)
         self.spec = spec
         self.num_pages = num_pages
         self.num_threads = num_threads
@@ -54,9 +63,12 @@ class NativeModel:
         """One step. Raises ValueError for a batch whose indices do not fit the model, before anything is computed."""
         native, began = self._native, time.perf_counter()
         weight_bytes, kv_bytes = native.weight_bytes, native.kv_bytes
-        logits = native.forward(*_arrays(batch), batch.parents)
+        if batch.hidden_rows is None:
+            logits, hidden = native.forward(*_arrays(batch), batch.parents), None
+        else:
+            logits, hidden = native.forward_hidden(*_arrays(batch), batch.hidden_rows, batch.parents)
         seconds = time.perf_counter() - began
-        return ForwardOutput(logits, native.weight_bytes - weight_bytes, native.kv_bytes - kv_bytes, seconds)
+        return ForwardOutput(logits, native.weight_bytes - weight_bytes, native.kv_bytes - kv_bytes, seconds, hidden)
 
     def inputs(self, batch: ForwardBatch, wanted: Sequence[tuple[int, int]]) -> list[F32]:
         """One step that gives, instead of logits, the inputs [R, width] of matrix products at the rows of logits.
@@ -95,18 +107,25 @@ class _Files:
         """Of everything that is computed with."""
         return f"{self.ckpt.identity()} {self.compressed.identity() if self.compressed else ''}"
 
-    def tensors(self, weights: str, cache: bool, num_threads: int) -> Mapping[str, Any]:
-        """Packed; `weights` is a format, or a way to read the model's own."""
+    def dense(self, weights: str, cache: bool, num_threads: int) -> Mapping[str, Any]:
+        """The tensors of the unmodified model, packed; `weights` is a format, or "auto"."""
+        return load_weights(self.ckpt, self.spec, self.sources, weights=weights, cache=cache, num_threads=num_threads)
+
+    def tensors(
+        self, weights: str, cache: bool, num_threads: int, dense: Mapping[str, Any] | None = None
+    ) -> Mapping[str, Any]:
+        """Packed; `weights` is a format, or a way to read the model's own; `dense`, if loaded, its unmodified ones."""
         ckpt, spec, compressed, sources = self.ckpt, self.spec, self.compressed, self.sources
         if compressed is None:
-            return load_weights(ckpt, spec, sources, weights=weights, cache=cache, num_threads=num_threads)
+            return self.dense(weights, cache, num_threads)
         for name, shape in compressed.shapes.items():
             source = sources.get("embed" if name == "head" and spec.tied_head else name)
             if source is None or source.shape != shape:
                 raise WeightError(f"{compressed.path}: matrix {name!r} of {shape} has no place in {ckpt.path}")
-        rest = {name: source for name, source in sources.items() if name not in compressed.shapes}
-        tensors = load_weights(ckpt, spec, rest, cache=False, num_threads=num_threads)
-        return {**tensors, **load_compressed(compressed, weights, cache=cache, num_threads=num_threads)}
+        if dense is None:
+            rest = {name: source for name, source in sources.items() if name not in compressed.shapes}
+            dense = load_weights(ckpt, spec, rest, cache=False, num_threads=num_threads)
+        return {**dense, **load_compressed(compressed, weights, cache=cache, num_threads=num_threads)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +185,11 @@ def load(
         log.info("using %d threads: %s", num_threads, why)
     per_token = spec.num_layers * stack.kv.bytes_per_token(spec.num_kv_heads, spec.head_dim)
     num_pages, max_model_len = _size_kv(spec, per_token * PAGE_SIZE, stack, max_model_len, kv_cache_bytes)
-    tensors = files.tensors(stack.weights, cache, num_threads)
-    native = NativeModel(spec, tensors, num_pages, num_threads)
+    dense = files.dense("auto", cache, num_threads) if stack.prefill == "dense" else None
+    native = NativeModel(spec, files.tensors(stack.weights, cache, num_threads, dense), num_pages, num_threads)
+    target: Model = native
+    if dense is not None:
+        target = DensePrefill(NativeModel(spec, dense, num_pages, num_threads, kv_of=native), native)
     speculation = None
     if stack.draft is not None:
         readers = {
@@ -175,10 +197,11 @@ def load(
             for name in stack.draft.models
         }
         speculation = Speculation(stack.draft, stack.pace, readers)
-    identity = f"{files.identity} weights={stack.weights}"
+    identity = f"{files.identity} weights={stack.weights} prefill={stack.prefill}"
+    apart = dense is not None
     engine = Engine(
-        native,
-        KvPool(num_pages, PAGE_SIZE, identity=identity, codec=stack.kv.tag),
+        target,
+        KvPool(num_pages, PAGE_SIZE, identity=identity, codec=stack.kv.tag, output_apart=apart),
         stack.scheduler,
         stack.verify,
         vocab_size=spec.vocab_size,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from .engine import StepResult
 from .ledger import RequestMetrics
 from .text import Detokenizer, StopStrings, Tokenizer
-from .types import Request, TokenLogprobs
+from .types import F32, Request, TokenLogprobs
 
 
 @dataclass(slots=True)
@@ -21,6 +23,7 @@ class CompletionOutput:
     stop_reason: str | int | None  # the stop string or stop token that ended it
     logprobs: list[TokenLogprobs] | None  # one a token
     metrics: RequestMetrics
+    embedding: F32 | None = None  # [H] of length 1, instead of an answer
 
 
 @dataclass(slots=True)
@@ -68,6 +71,8 @@ class Completion:
         output = self.output
         if self.prompt_logprobs is not None and result.prompt_logprobs:
             self.prompt_logprobs += result.prompt_logprobs
+        if result.embedding is not None:
+            output.embedding = result.embedding / max(float(np.linalg.norm(result.embedding)), 1e-12)
         delta = ""
         for i, token in enumerate(result.tokens):
             output.token_ids.append(token)
@@ -79,7 +84,8 @@ class Completion:
                 output.stop_reason = token
             if self._text and (not ends or self.request.params.include_stop_str_in_output):
                 delta += self._emit(self._text.push([token]))
-            if self.finished:
+            if self.finished:  # the rest of an accepted draft is nobody's
+                output.metrics.num_output = len(output.token_ids)
                 break
         if result.finish_reason and not self.finished:
             if self._text:

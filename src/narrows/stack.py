@@ -17,6 +17,7 @@ from .verifiers import VERIFIERS
 from .verifiers.base import Verifier
 from .weights import OWN, parse_format
 
+PREFILL = ("same", "dense")
 REGISTRIES = {"kv": KV_CODECS, "scheduler": SCHEDULERS, "verify": VERIFIERS, "draft": DRAFTERS, "pace": PACERS}
 
 
@@ -24,10 +25,13 @@ REGISTRIES = {"kv": KV_CODECS, "scheduler": SCHEDULERS, "verify": VERIFIERS, "dr
 class Stack:
     """Parts by seam; ``weights`` is the name of a weight format, ``auto`` keeping the model's own.
 
+    ``prefill`` is ``dense`` when prompts are read with the unmodified weights, whatever output is written with.
+
     ``Stack.parse("weights=int4 scheduler=continuous:budget=256")`` leaves what is not named at its default.
     """
 
     weights: str = "auto"
+    prefill: str = "same"
     kv: KvCodec = field(default_factory=lambda: build("kv", "bf16", KV_CODECS))
     scheduler: Scheduler = field(default_factory=lambda: build("scheduler", "continuous", SCHEDULERS))
     verify: Verifier = field(default_factory=lambda: build("verify", "greedy", VERIFIERS))
@@ -52,7 +56,7 @@ class Stack:
         return stack
 
     def __str__(self) -> str:
-        words = [f"weights={self.weights}"]
+        words = [f"weights={self.weights}", *(["prefill=dense"] if self.prefill == "dense" else [])]
         for key, registry in REGISTRIES.items():
             if self.draft is not None or key not in ("draft", "pace"):
                 words.append(f"{key}={show(getattr(self, key), registry)}")
@@ -70,6 +74,8 @@ class Stack:
                 parse_format(self.weights)
             except ValueError as error:
                 raise StackError(str(error)) from None
+        if self.prefill not in PREFILL:
+            raise StackError(f"prefill={self.prefill[:40]}: it must be {' or '.join(PREFILL)}")
         for key, registry in REGISTRIES.items():
             if getattr(self, key) is not None:
                 show(getattr(self, key), registry)

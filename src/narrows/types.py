@@ -1,6 +1,4 @@
-"""The records that cross seams, and the shape legend. Nothing else lives here, and this file imports nothing of ours.
-
-Shape letters, used in every signature of the project:
+"""The records that cross seams, and the legend of shapes in all signatures. This file imports nothing of ours.
 
 ==  ==========================================  ===  =====================================
 B   requests in a step                          H    hidden size
@@ -96,6 +94,8 @@ class Request:
     seed: int
     arrival: float  # monotonic seconds
     salt: str = ""  # keeps prefix-cache entries of different owners apart
+    owner: str = ""  # requests of different owners share the engine fairly
+    priority: int = 0  # among those of one owner, lower is earlier
     cursors: dict[str, Cursor] = field(default_factory=lambda: {TARGET: Cursor()})
     draft: Draft | None = None
     state: dict[str, Any] = field(default_factory=dict)  # per part; no part keeps state of its own
@@ -103,10 +103,31 @@ class Request:
     finish_reason: str | None = None  # "stop" | "length" | "abort"
     num_cached: int = 0  # prompt tokens taken from the prefix cache
     num_preemptions: int = 0
+    pooled: Pooled | None = None  # it wants no answer but its mean hidden state
 
     @property
     def output(self) -> list[int]:
         return self.tokens[self.num_prompt :]
+
+
+@dataclass(slots=True)
+class Pooled:
+    """Final hidden states, after the last norm, of the first `num` tokens of a request, summed in their order."""
+
+    num: int = 0
+    total: F64 | None = None  # [H]
+
+    def add(self, hidden: F32) -> None:
+        """hidden [n, H] of the tokens that follow; the sum is the same however they are cut into steps."""
+        rows = hidden.astype(np.float64)
+        self.total = np.add.reduce(rows if self.total is None else np.vstack([self.total, rows]), axis=0)
+        self.num += len(hidden)
+
+    @property
+    def mean(self) -> F32:
+        """[H]"""
+        assert self.total is not None
+        return (self.total / self.num).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +177,10 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
-    """One native call. Request b owns rows ``cu_seqlens[b]:cu_seqlens[b+1]``.
+    """One native call. Request b owns rows ``cu_seqlens[b]:cu_seqlens[b+1]``, the last of its entries.
 
-    KV entry i of request b is stored in page ``page_table[b, i // S]`` at offset ``i % S``. The rows of a request
-    are the last of its ``context_lens[b]`` entries; each sees those up to its own or, of the step's, those on its path.
+    KV entry i of request b is stored in page ``page_table[b, i // S]`` at offset ``i % S``. A row sees the entries up
+    to its own or, of the step's, those on its path.
     """
 
     tokens: I32  # [T]
@@ -169,6 +190,8 @@ class ForwardBatch:
     page_table: I32  # [B, P]
     logit_rows: I32  # [R] indices into T
     parents: I32 | None = None  # [T] the row before each on its path, -1 = the last entry before the step; None: chains
+    prompt_rows: I32 | None = None  # [B] how many of a request's rows, its first, are of its prompt; None: none
+    hidden_rows: I32 | None = None  # [E] indices into T whose final hidden states are wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +202,7 @@ class ForwardOutput:
     weight_bytes: int
     kv_bytes: int
     seconds: float
+    hidden: F32 | None = None  # [E, H] after the final norm
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,15 @@ def test_keys_hold_model_and_format() -> None:
     assert len(roots) == 18
 
 
+def test_output_apart_is_not_found_as_a_prompt() -> None:
+    p = KvPool(8, 4, identity="model", codec="bf16", output_apart=True)
+    writer = Request("r", list(range(16)), 6, SamplingParams(), 0, 0.0)  # output begins in the second page
+    writer.cursors[TARGET] = Cursor(16, p.alloc(4))
+    p.publish(writer, writer.cursors[TARGET], 0)
+    assert p.lookup(writer, 16) == writer.cursors[TARGET].pages  # itself, preempted
+    assert p.lookup(request(list(range(16))), 15) == writer.cursors[TARGET].pages[:1]
+
+
 def test_freed_pages_are_found_until_reused_and_continuations_go_first() -> None:
     p = pool(4)
     tokens = list(range(12))

@@ -13,6 +13,7 @@ from typing import Any
 ROUTES = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models", "/tokenize", "/detokenize"]
 ROUTES += ["/livez", "/readyz", "/health", "/metrics", "/openapi.json", "/tokenizer_info", "/", "/v1/models/%00"]
 ROUTES += ["/v1/models/tiny", "/tokenizer_info?model=%ff", "/v1/completions/", "//livez", "/%2e%2e/%2e%2e/etc/passwd"]
+ROUTES += ["/v1/embeddings"]
 METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE", "CONNECT", "get", "X" * 50]
 VALUES: list[Any] = [None, True, 0, -1, 1, 2**31, 2**63, 2**64, -(2**70), 10**400, 0.5, 1e308, math.nan, math.inf]
 VALUES += [-math.inf, "", "x", "\ud800", "\x00", "x" * 5000, "\U0010ffff", "<|im_end|>", [], [None], [[]], [1, "x"]]
@@ -24,6 +25,7 @@ FIELDS += ["top_logprobs", "max_tokens", "min_tokens", "stop", "stop_token_ids",
 FIELDS += ["best_of", "suffix", "response_format", "chat_template_kwargs", "cache_salt", "tokens", "metadata", "user"]
 FIELDS += ["input", "instructions", "text", "tool_choice", "structured_outputs", "parallel_tool_calls", "ignore_eos"]
 FIELDS += ["max_output_tokens", "max_completion_tokens", "include", "truncation", "add_special_tokens", "\ud800", ""]
+FIELDS += ["encoding_format", "dimensions", "priority"]
 TEXTS = [b"", b"{", b"[]", b"null", b"NaN", b'"\xff"', b'{"prompt": ' + b"[" * 50_000, b"\xef\xbb\xbf{}", b"{}{}"]
 TEXTS += [b'{"n": ' + b"1" * 9000 + b"}", b'{"prompt": "a", "prompt": 1, "max_tokens": Infinity, "max_tokens": 1}']
 TEXTS += [b'{"a":' * 3000 + b"1" + b"}" * 3000, b'{"prompt": "\\ud800\\ud800", "max_tokens": 1}', b"\x00" * 100]
@@ -36,6 +38,7 @@ def body(rng: random.Random, path: str) -> bytes:
     given: dict[str, Any] = {"max_tokens": 2} if "completions" in path else {}
     given |= {"messages": [{"role": "user", "content": "hi"}]} if "chat" in path else {"prompt": "hi"}
     given = {"input": "hi", "max_output_tokens": 2} if "responses" in path else given
+    given = {"input": ["hi"]} if "embeddings" in path else given
     given = {"tokens": [1, 2]} if "detokenize" in path else given
     for _ in range(rng.randint(0, 3)):
         given[rng.choice(FIELDS)] = rng.choice(VALUES)

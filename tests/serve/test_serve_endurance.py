@@ -139,10 +139,11 @@ def test_answers_hold_nothing_of_other_requests(times: int, wide: Server, tiny_g
 
     def ask(i: int) -> bool:
         which = random.Random(i).randrange(len(prompts))
-        if i % 5 == 0:
-            body = {"prompt": prompts[which], "stream": True, **given, "max_tokens": 400, "n": 12}
+        if i % 5 == 0:  # leaves; sometimes it had wanted more pages than there are
+            more = {"stream": True} | ({"max_tokens": 400, "n": 12} if i % 50 == 0 else {})
+            body = {"prompt": prompts[which], **given, **more}
             with httpx.stream("POST", f"{wide.url}/v1/completions", json=body, timeout=SECONDS) as reply:
-                for _ in islice(reply.iter_raw(), i * 12 % 1000):
+                for _ in islice(reply.iter_raw(), i % 700):
                     pass
             return True
         [choice] = wide.complete(prompts[which], **given)["choices"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from official import check, check_event
-from openai.types import Completion, Model
+from openai.types import Completion, CreateEmbeddingResponse, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response
 from servers import Server
@@ -123,6 +123,13 @@ def test_responses(case: str, wide: Server) -> None:
 def shape(item: dict[str, Any]) -> dict[str, Any]:
     """An item but for its ids."""
     return {key: value for key, value in item.items() if key not in ("id", "call_id")}
+
+
+@pytest.mark.parametrize("given", ["the cat", ["the cat", "a hat"], [1, 2, 3], [[1, 2], [3]]])
+def test_embeddings(given: Any, wide: Server) -> None:
+    reply = wide.post("/v1/embeddings", input=given)
+    assert reply.status_code == 200, reply.text
+    check(CreateEmbeddingResponse, reply.json())
 
 
 def test_models(wide: Server) -> None:

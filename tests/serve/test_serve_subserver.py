@@ -89,6 +89,28 @@ def test_a_request_past_its_deadline_costs_no_forward(
     assert (ended.id, ended.code) == ("late", "deadline")
 
 
+def test_a_request_that_expires_in_the_queue_is_never_read(
+    subserver: Subserver, reports: list[wire.Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    for id in ("one", "two"):
+        subserver.handle(submit(id))
+    subserver.handle(submit("queued", deadline=now + 1000))
+    subserver.step()
+    assert [request.id for request in subserver.engine.waiting] == ["queued/0"]
+    num_read = subserver.engine.ledger.num_read
+    monkeypatch.setattr(time, "monotonic", lambda: now + 1001)
+    subserver.handle(wire.Cancel("one"))  # its place is free, but the time is over
+    subserver.step()
+    assert [(ended.id, ended.code) for ended in reports[-1].ended] == [("queued", "deadline")]
+    assert subserver.engine.ledger.num_read == num_read + 1  # a token of the other
+
+
+def test_keys_and_priorities_reach_the_scheduler(subserver: Subserver) -> None:
+    subserver.handle(submit("x", replace(LONG, n=2), owner="key", priority=-5))
+    assert {(r.owner, r.priority) for r in subserver.engine.waiting} == {("key", -5)}
+
+
 def test_a_step_that_fails_ends_its_requests_and_no_others(
     subserver: Subserver, model: Model, reports: list[wire.Report]
 ) -> None:

@@ -20,7 +20,7 @@ from narrows.drafters.ngram import MAX_MATCH, NGram
 from narrows.pacers.fixed import Fixed
 from narrows.sampling import SamplingParams
 from narrows.speculation import Speculation
-from narrows.types import Draft, Request
+from narrows.types import Draft, Request, Status
 
 NONE = Tools({})
 
@@ -41,6 +41,44 @@ def ids(draft: Draft | None) -> list[int]:
 def test_ngram_takes_the_longest_match_and_of_equals_the_latest() -> None:
     assert ids(propose(NGram(k=2), [1, 2, 3, 7, 7, 2, 3, 8, 8, 9, 1, 2, 3])) == [7, 7]
     assert ids(propose(NGram(k=2), [1, 2, 3, 7, 7, 1, 2, 3, 8, 8, 1, 2, 3])) == [8, 8]
+
+
+def finished(tokens: Sequence[int], salt: str = "") -> Request:
+    """A request that a corpus will have met while it ran."""
+    r = Request(f"{salt} {list(tokens)}", list(tokens), len(tokens), SamplingParams(), 0, 0.0, salt)
+    r.status = Status.FINISHED
+    return r
+
+
+def test_ngram_finds_in_its_corpus_what_other_requests_wrote() -> None:
+    drafter, tools = NGram(k=4, corpus=64), Tools({})
+    asked = Request("asked", [9, 1, 2], 3, SamplingParams(), 0, 0.0)
+    earlier = [finished([5, 1, 2, 3, 4]), finished([1, 2, 6, 6, 6, 6, 6])]
+    drafts = drafter.propose([Ask(r, 8) for r in (asked, *earlier)], tools)
+    assert drafts[0] is not None and ids(drafts[0]) == [6, 6, 6, 6]  # the latest of equals
+    assert ids(drafter.propose([Ask(request([5, 1, 2]), 8)], tools)[0]) == [3, 4]  # the longest, to the end of its text
+    own = request([1, 2, 7, 8, 1, 2])
+    assert ids(drafter.propose([Ask(own, 2)], tools)[0]) == [7, 8]  # what it saw itself goes first
+    assert propose(NGram(k=4), [5, 1, 2]) is None
+
+
+def test_a_corpus_is_one_salt_s_and_forgets_its_older_half() -> None:
+    drafter, tools = NGram(k=2, corpus=16), Tools({})
+    for i in range(8):
+        drafter.propose([Ask(finished([10 * i + j for j in range(1, 6)], salt="a"), 2)], tools)
+    found = [
+        ids(
+            drafter.propose(
+                [Ask(Request(f"{i} {salt}", [10 * i + 1, 10 * i + 2], 2, SamplingParams(), 0, 0.0, salt), 2)], tools
+            )[0]
+        )
+        for salt, i in (("a", 7), ("a", 0), ("b", 7))
+    ]
+    assert found == [[73, 74], [], []]
+    for i in range(100):
+        drafter.propose([Ask(finished([1, 2, 3], salt=str(i)), 2)], tools)
+    (corpora,) = tools.state.values()
+    assert len(corpora) == 64 and all(len(c.text) <= 16 for c in corpora.values())
 
 
 def test_ngram_proposes_nothing_without_a_match() -> None:

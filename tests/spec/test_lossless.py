@@ -30,6 +30,7 @@ PROMPTS = [
 DRAFTS = {
     "ngram": "ngram:min_n=1,k=4",
     "ngram tree": "ngram:min_n=1,k=3,branches=3",
+    "ngram corpus": "ngram:min_n=1,k=4,corpus=4096",
     "model": "model:model={path},k=3",
     "ngram|model": "ngram:min_n=3|model:model={path},k=3",
     "looped ngram": "looped:base=(ngram:k=4)",
@@ -71,6 +72,17 @@ def test_sampled_ids_of_plain_decoding(smollm2_path: Path) -> None:
     params = SamplingParams(temperature=0.8, top_p=0.9, seed=3, max_tokens=24, repetition_penalty=1.1)
     plain = ids(load(smollm2_path, None), PROMPTS[:3], params, 3)
     assert ids(load(smollm2_path, DRAFTS["ngram|model"]), PROMPTS[:3], params, 3) == plain
+
+
+def test_a_stop_string_within_an_accepted_draft_ends_the_count(tiny_path: Path) -> None:
+    llm = LLM(tiny_path, f"draft=model:model={tiny_path},k=8 pace=fixed", num_threads=1, cache=False)
+    whole = llm.generate([1, 2, 3], greedy(24))[0].outputs[0]
+    stop = llm.tokenizer.decode(whole.token_ids[11:13])
+    ended = llm.generate([1, 2, 3], SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, stop=(stop,)))[
+        0
+    ].outputs[0]
+    assert ended.finish_reason == "stop" and len(ended.token_ids) < 24
+    assert ended.metrics.num_output == len(ended.token_ids)
 
 
 @pytest.mark.parametrize("temperature", [0, 0.9])

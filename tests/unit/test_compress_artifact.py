@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,22 @@ def recipe(pattern: str = "2:4", bits: int = 8, **changes: Any) -> Recipe:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+def test_what_the_model_wrote_is_kept_for_other_recipes(
+    llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Compression(llm, "tiny", tmp_path / "first", recipe(), MEMORY).run()
+    other = Compression(llm, "tiny", tmp_path / "fresh", recipe("4:8"), MEMORY)
+    fresh = Compression(llm, "tiny", tmp_path / "other seed", recipe(calibration=replace(PLAN, seed=1)), MEMORY)
+    with monkeypatch.context() as patch:
+        patch.setattr(LLM, "generate", None)
+        other.run()
+        with pytest.raises(TypeError):  # it has to write
+            fresh.run()
+    shutil.rmtree(tmp_path / "cache" / "samples")
+    Compression(llm, "tiny", tmp_path / "again", recipe("4:8"), MEMORY).run()
+    assert contents(tmp_path / "fresh") == contents(tmp_path / "again")
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ def test_registries_hold_the_defaults() -> None:
         "weights=int4:g64:min scheduler=continuous:budget=7",
         "verify=greedy kv=bf16",
         "draft=none",
+        "weights=int3 prefill=dense",
         "draft=ngram:k=4 verify=rejection pace=fixed",
         "draft=ngram:min_n=3|model:model=a/b.gguf,k=2",
         "draft=looped:base=(ngram|model:model=x),gate=-inf,rule=token",

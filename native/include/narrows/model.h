@@ -88,8 +88,8 @@ class ActivationBuffer {
 
 class Model {
  public:
-  Model(ModelConfig config, int num_pages, int num_threads, const OpTable& ops);
-  ~Model();
+  // With `kv_of` its KV pages are that model's, of the same shape and number.
+  Model(ModelConfig config, int num_pages, int num_threads, const OpTable& ops, const Model* kv_of = nullptr);
 
   void forward(const Batch& batch, float* logits, const Taps* taps = nullptr);  // logits [R, V]
   int width(Input input) const;
@@ -139,7 +139,7 @@ class Model {
   const OpTable& ops_;
   Team team_;
   int num_pages_;
-  uint8_t* kv_;
+  std::shared_ptr<void> kv_;
 
   Buffer<float> x_, norm_, delta_, q_, k_, v_, attn_, gate_, up_, act_, cos_, sin_, partial_acc_;
   Buffer<Partial> partials_;

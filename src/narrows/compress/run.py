@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xxhash
 
 from ..checkpoints import Checkpoint, open_checkpoint
 from ..checkpoints.compressed import sha256
+from ..machine import cache_dir
 from ..methods import show
 from ..models import declare
 from ..types import F32, TensorSource
@@ -25,7 +27,7 @@ from .base import CompressError, Solved, Solver, relative_loss
 from .grid import Grid
 from .hessians import MATRICES, Hessian, Input, collect, input_of, passes
 from .pattern import Pattern
-from .sequences import Calibration, Sequence, sequences
+from .sequences import Calibration, Sequence, kept_samples, sequences
 
 if TYPE_CHECKING:
     from narrows import LLM
@@ -100,8 +102,9 @@ class Compression:
     def run(self) -> dict[str, Any]:
         """Does what is left to do; returns what the artifact says of itself."""
         plan = self.recipe.calibration
-        with self.track(f"calibrating: {plan.source}", plan.tokens) as advance:
-            chosen = sequences(self.llm, plan, self.work / "sequences.jsonl", advance)
+        store = self.work / "sequences.jsonl"
+        with self.track(f"calibrating: {plan.source}", plan.tokens) as advance, kept_samples(store, self._samples()):
+            chosen = sequences(self.llm, plan, store, advance)
         ratios = self._ratios(chosen)
         for layer, sums in self._layers(chosen, "solving", lambda layer: self._record(layer).exists()):
             tensors, records = {}, {}
@@ -140,6 +143,13 @@ class Compression:
                 "another --out"
             )
         write(mark, [json.dumps(settings).encode()])
+
+    def _samples(self) -> Path:
+        """Where what the model writes is kept for other recipes: samples do not depend on how many there are."""
+        settings = self.recipe.record()["calibration"]
+        what = {k: v for k, v in settings.items() if k not in ("source", "tokens", "text")}
+        key = json.dumps([self.parent["sha256"], version("narrows"), what])
+        return cache_dir() / "samples" / f"{xxhash.xxh3_128_hexdigest(key.encode())}.jsonl"
 
     def _all_layers(self) -> list[int]:
         return [*range(self.spec.num_layers), *([self.spec.num_layers] if self.recipe.head else [])]

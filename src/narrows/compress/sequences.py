@@ -9,7 +9,10 @@ and y_T is never read.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -88,6 +91,20 @@ def sequences(llm: LLM, plan: Calibration, store: Path, advance: Callable[[int],
         if rest == 0:
             return chosen
     raise CompressError(f"{plan.text} has {plan.tokens - rest} tokens in whole windows of {plan.length}; ask for fewer")
+
+
+@contextmanager
+def kept_samples(store: Path, kept: Path) -> Iterator[None]:
+    """A new `store` begins with the samples that are `kept`; at the end those of both are kept that are more."""
+    if kept.exists() and not store.exists():
+        shutil.copyfile(kept, store)
+    yield
+    if store.exists() and (not kept.exists() or kept.stat().st_size < store.stat().st_size):
+        with suppress(OSError):  # they can be made again
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            temporary = kept.with_suffix(f".{os.getpid()}")
+            shutil.copyfile(store, temporary)
+            os.replace(temporary, kept)
 
 
 def _rows(plan: Calibration, prompt: list[int], answer: list[int]) -> Sequence:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from ..types import F32, Cursor, Draft, Request
 
@@ -39,6 +39,7 @@ class Tools:
     readers: Mapping[str, Reader]  # by the names the drafter gave in `models`
     wants_probs: bool = False  # the verifier needs the distribution that each token was drawn from
     end_ids: Collection[int] = ()  # tokens after which drafting on is pointless
+    state: dict[str, Any] = field(default_factory=dict)  # per part, for what outlives requests
 
 
 class Drafter(Protocol):
@@ -55,6 +56,7 @@ class Drafter(Protocol):
     def propose(self, asks: Sequence[Ask], tools: Tools) -> list[Draft | None]:
         """A proposal for each, or None where nothing speaks for one.
 
-        State belongs to requests: it is in ``request.state``, under a name of the drafter's, or in a reader's cursor.
+        State belongs to requests: it is in ``request.state``, under a name of the drafter's, or in a reader's cursor;
+        what outlives them is in ``tools.state``.
         """
         ...

@@ -25,14 +25,18 @@ class KvPool:
     """Accounts for `num_pages` pages of `page_size` tokens.
 
     `identity` names the model and `codec` the stored format (with all that changes a stored byte): pages are found only
-    under the same identity, codec and salt.
+    under the same identity, codec and salt. With `output_apart`, entries of a token differ by whether it was written or
+    was part of the prompt: a page with output is found only by requests whose prompts ended at the same place.
     """
 
-    def __init__(self, num_pages: int, page_size: int, *, identity: str, codec: str) -> None:
+    def __init__(
+        self, num_pages: int, page_size: int, *, identity: str, codec: str, output_apart: bool = False
+    ) -> None:
         if num_pages < 1 or page_size < 1:
             raise ValueError(f"num_pages and page_size must be positive, not {num_pages} and {page_size}")
         self.num_pages = num_pages
         self.page_size = page_size
+        self.output_apart = output_apart
         self._domain = ("narrows prefix cache", identity, codec, str(page_size))
         self._refs = [0] * num_pages
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_pages))  # next to be used first
@@ -53,8 +57,7 @@ class KvPool:
     def lookup(self, request: Request, limit: int) -> list[int]:
         """Pages that hold the beginning of the request's tokens, at most `limit` tokens of it. Takes nothing."""
         pages: list[int] = []
-        tokens = request.tokens
-        for digest in self._chain(self._root(request.salt), tokens, 0, limit // self.page_size):
+        for digest in self._chain(self._root(request.salt), request, 0, limit // self.page_size):
             page = self._published.get(digest)
             if page is None:
                 break
@@ -86,13 +89,13 @@ class KvPool:
 
     def publish(self, request: Request, cursor: Cursor, start: int) -> None:
         """Makes full pages ``start:`` of the cursor findable, when all pages before them are."""
-        size, end = self.page_size, cursor.num_read // self.page_size
+        end = cursor.num_read // self.page_size
         if start >= end:
             return
         parent = self._hash[cursor.pages[start - 1]] if start else self._root(request.salt)
         if parent is None:
             return
-        for i, digest in enumerate(self._chain(parent, request.tokens, start * size, end - start), start):
+        for i, digest in enumerate(self._chain(parent, request, start, end - start), start):
             page = cursor.pages[i]
             self._hash[page] = digest
             self._published.setdefault(digest, page)
@@ -157,8 +160,11 @@ class KvPool:
             digest.update(len(data).to_bytes(8, "little") + data)
         return digest.digest()
 
-    def _chain(self, parent: bytes, tokens: Sequence[int], start: int, count: int) -> Iterator[bytes]:
-        for begin in range(start, start + count * self.page_size, self.page_size):
-            page = np.asarray(tokens[begin : begin + self.page_size], np.int32)
-            parent = blake2b(parent + page.tobytes(), digest_size=32).digest()
+    def _chain(self, parent: bytes, request: Request, start: int, count: int) -> Iterator[bytes]:
+        for page in range(start, start + count):
+            begin, end = page * self.page_size, (page + 1) * self.page_size
+            content = np.asarray(request.tokens[begin:end], np.int32).tobytes()
+            if self.output_apart and end > request.num_prompt:
+                content += request.num_prompt.to_bytes(8, "little")
+            parent = blake2b(parent + content, digest_size=32).digest()
             yield parent

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from narrows.measure.load import cli as load
 from narrows.measure.peers.cli import peers
 
 if TYPE_CHECKING:
@@ -155,6 +156,8 @@ app.command(
     epilog="Examples:\n\nnarrows bench peers smollm2 --rounds 5 --out peers.json --plot peers.png\n\n"
     "narrows bench peers smollm2 --llamacpp build/bin --python openvino=ov/bin/python --cases decode-0,batch-8"
 )(peers)
+app.command(epilog=load.SERVE_EPILOG)(load.serve)
+app.command(epilog="Example: narrows bench overhead smollm2 --streams 8")(load.overhead)
 
 
 @app.command(epilog="Example: narrows bench compare before.json after.json")
@@ -223,7 +226,7 @@ def _bench_model(
                 size = pages * PAGE_SIZE * loaded.model.kv_bytes_per_token
                 loaded = load(path, stack, num_threads=count, kv_cache_bytes=size)
             bench = Bench(
-                loaded.model,
+                loaded.engine.model,
                 vocab_size=loaded.spec.vocab_size,
                 page_size=PAGE_SIZE,
                 max_batch=room.max_batch,

@@ -36,8 +36,8 @@ class Bench:
         rng = np.random.default_rng(PROMPT_SEED)
         self.tokens: I32 = rng.integers(vocab_size, size=(max_batch, max_context), dtype=np.int32)  # [B, L]
 
-    def step(self, batch: int, start: int, count: int) -> ForwardOutput:
-        """Requests 0..batch-1 read tokens start..start+count-1, each asking for its last row of logits."""
+    def step(self, batch: int, start: int, count: int, *, prompt: bool = False) -> ForwardOutput:
+        """Requests 0..batch-1 read tokens start..start+count-1, of a prompt or not, each asking for its last logits."""
         cu_seqlens = np.arange(batch + 1, dtype=np.int32) * count
         positions = np.tile(np.arange(start, start + count, dtype=np.int32), batch)
         return self.model.forward(
@@ -48,6 +48,7 @@ class Bench:
                 context_lens=np.full(batch, start + count, np.int32),
                 page_table=np.ascontiguousarray(self.page_table[:batch]),
                 logit_rows=cu_seqlens[1:] - 1,
+                prompt_rows=np.full(batch, count * prompt, np.int32),
             )
         )
 
@@ -110,7 +111,7 @@ def prefill(bench: Bench, *, tokens: Iterable[int], repeats: int = 3, chunk: int
         def run(count: int = count, starts: range = starts, read: _Bytes = read) -> None:
             read.clear()
             for start in starts:
-                read.add(bench.step(1, start, min(chunk, count - start)))
+                read.add(bench.step(1, start, min(chunk, count - start), prompt=True))
 
         seconds = time_repeats(run, repeats=repeats)
         yield {"tokens": count} | _row(seconds, 1, count, read)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ def write(result: dict[str, Any], out: Path | None) -> str:
     return text
 
 
-def with_bar(rows: Iterable[Row], total: int, label: str) -> Iterator[Row]:
-    """Rows as they come, with a bar on stderr when that is a terminal; it moves only between rows, to disturb none."""
+@contextmanager
+def bar(label: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar on stderr when that is a terminal, and what moves it by one; it is drawn then only, to disturb nothing."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -29,11 +31,17 @@ def with_bar(rows: Iterable[Row], total: int, label: str) -> Iterator[Row]:
     terminal = Console(stderr=True)
     with Progress(
         *columns, console=terminal, transient=True, auto_refresh=False, disable=not sys.stderr.isatty()
-    ) as bar:
-        task = bar.add_task(label, total=total)
-        bar.refresh()
+    ) as drawn:
+        task = drawn.add_task(label, total=total)
+        drawn.refresh()
+        yield lambda: drawn.update(task, advance=1, refresh=True)
+
+
+def with_bar(rows: Iterable[Row], total: int, label: str) -> Iterator[Row]:
+    """Rows as they come, with a bar."""
+    with bar(label, total) as advance:
         for row in rows:
-            bar.update(task, advance=1, refresh=True)
+            advance()
             yield row
 
 
@@ -60,6 +68,12 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "weight_bytes_per_token": ("weights MB/token", _megabytes),
     "kv_bytes_per_token": ("KV MB/token", _megabytes),
     "bandwidth_share": ("of bound", "{:.0%}".format),
+    "round": ("round", str),
+    "engine": ("engine alone", "{:,.1f}".format),
+    "http": ("over HTTP", "{:,.1f}".format),
+    "share": ("share", "{:.1%}".format),
+    "time": ("", str),
+    **{name: (f"{name}, s", "{:.3f}".format) for name in ("mean", "p50", "p90", "p95", "p99", "max")},
     "noisy": ("noise", lambda noisy: "noisy" if noisy else ""),
 }
 

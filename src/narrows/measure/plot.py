@@ -69,6 +69,56 @@ def ratios(results: list[dict[str, Any]], out: Path) -> None:
     _save(figure, out)
 
 
+def frontier(points: list[dict[str, Any]], title: str, label: str, out: Path) -> None:
+    """Of `narrows frontier`: a value against bytes per token, the range over runs, a line along what none beats."""
+    figure, axes = _figure(height=5.5)
+    for on, color in ((True, "#2f6db5"), (False, "#999")):
+        some = [p for p in points if p["frontier"] is on]
+        sizes, values = [p["bytes_per_token"] / 1e6 for p in some], [p["value"] for p in some]
+        spread = [[p["value"] - p["min"] for p in some], [p["max"] - p["value"] for p in some]]
+        axes.errorbar(sizes, values, yerr=spread, fmt="o", color=color, markersize=5, capsize=3)
+    for p in points:
+        place = (p["bytes_per_token"] / 1e6, p["value"])
+        axes.annotate(p["name"], place, xytext=(5, 4), textcoords="offset points", fontsize=8)
+    line = sorted((p["bytes_per_token"] / 1e6, p["value"]) for p in points if p["frontier"])
+    axes.plot([x for x, _ in line], [y for _, y in line], linewidth=1, color="#2f6db5")
+    if all(p["min"] > 0 for p in points):
+        axes.set_yscale("log")
+    axes.margins(x=0.15)
+    axes.set(title=title, xlabel="MB per token", ylabel=label)
+    axes.grid(alpha=0.3)
+    _save(figure, out)
+
+
+def load(result: dict[str, Any], out: Path) -> None:
+    """Of `bench serve`: the share of requests within each time to first token, per further token, and in all.
+
+    Dashed, the bounds of the SLO; requests that failed keep the lines below 1.
+    """
+    from narrows.measure.load.figures import BOUNDED
+
+    names = {"ttft": "to the first token", "tpot": "per further token", "e2e": "in all"}
+    figure, panels = _figure(len(BOUNDED), height=4.5)
+    requests = result["requests_sent"]
+    num_failed = sum(request["error"] is not None for request in requests)
+    for axes, name in zip(panels, BOUNDED, strict=True):
+        values = sorted(value for request in requests if (value := request[name]) is not None)
+        num_all = max(1, len(values) + num_failed)  # an answer of one token has no further
+        axes.step(values, [(i + 1) / num_all for i in range(len(values))], where="post")
+        if name in result["slo"]:
+            axes.axvline(result["slo"][name], linestyle="--", color="black", linewidth=1)
+        axes.set(xlabel=f"seconds {names[name]}", ylim=(0, 1.02))
+        if values and values[0] > 0:
+            axes.set_xscale("log")
+            axes.xaxis.get_major_locator().set_params(subs=(1, 2, 5))
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    panels[0].set(ylabel="share of requests")
+    figure.suptitle(f"{result['server']}: {result['good']} of {len(requests)} requests are good")
+    _save(figure, out)
+
+
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 

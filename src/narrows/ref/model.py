@@ -29,6 +29,20 @@ def forward(
     `store` is what the cache makes of keys and of values [T, Hkv, D]: by default it keeps them as they are.
     Raises ValueError for a token id outside the vocabulary, KeyError for a missing tensor.
     """
+    x = hidden(spec, tensors, tokens, positions, dtype=dtype, store=store)
+    return x @ np.asarray(tensors["embed" if spec.tied_head else "head"], dtype=dtype).T
+
+
+def hidden(
+    spec: ModelSpec,
+    tensors: Mapping[str, F32],
+    tokens: Sequence[int] | npt.NDArray[np.integer],
+    positions: Sequence[int] | npt.NDArray[np.integer] | None = None,
+    *,
+    dtype: npt.DTypeLike = np.float32,
+    store: Callable[[Array], Array] = lambda entries: entries,
+) -> Array:
+    """What `forward` gives to the head: the hidden states [T, H] after the final norm."""
     ids = np.asarray(tokens, dtype=np.int64)
     if ids.ndim != 1 or ids.size == 0 or ids.min() < 0 or ids.max() >= spec.vocab_size:
         raise ValueError(f"tokens must be a non-empty list of ids from 0 to {spec.vocab_size - 1}")
@@ -50,8 +64,7 @@ def forward(
         if "ffn_post_norm" in layer:
             h = rms_norm(h, layer["ffn_post_norm"], spec.norm_eps)
         x = x + h
-    x = rms_norm(x, get("norm"), spec.norm_eps)
-    return x @ get("embed" if spec.tied_head else "head").T
+    return rms_norm(x, get("norm"), spec.norm_eps)
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:

@@ -25,7 +25,7 @@ class Scheduler(Protocol):
     """Every request has a cursor behind its tokens; a step lets some of them catch up."""
 
     def plan(self, waiting: Sequence[Request], running: Sequence[Request], pages: Pages) -> StepPlan:
-        """Both lists are in order of arrival. Items of the plan that wait start at what the pool remembers of them.
+        """Which requests advance. Items of the plan that wait start at what the pool remembers of them.
 
         Preempted requests give their pages back before the step; they are not in the plan's items.
         """
@@ -44,4 +44,5 @@ def num_drafted(request: Request) -> int:
 
 def prefix_limit(request: Request) -> int:
     """Tokens a request may take from the prefix cache: never its last, whose logits are wanted."""
-    return 0 if request.params.prompt_logprobs is not None else len(request.tokens) - 1
+    wants_all = request.params.prompt_logprobs is not None or request.pooled is not None
+    return 0 if wants_all else len(request.tokens) - 1

@@ -1,12 +1,26 @@
-"""First come, first served, a token budget a step: requests join and leave between any two steps."""
+"""A token budget a step, shared fairly between owners; requests join and leave between any two steps.
+
+Requests that are about to choose a token go first, so that however many prompts wait, each answer gets on in every
+step, and a step reads `budget` tokens at most. What is left of the budget goes to prompts, a turn at a time, to the
+owner served least so far (virtual token counters: Sheng et al. 2024, "Fairness in Serving Large Language Models").
+Among the prompts of one owner the lower `priority` goes first, then the earlier. One owner alone is served first come,
+first served.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..types import TARGET, Request, StepPlan
+from ..types import TARGET, Request, Status, StepPlan
 from .base import Pages, num_behind, num_drafted, prefix_limit
+
+
+@dataclass(slots=True)
+class Share:
+    """What an owner had so far, in tokens read; its requests carry it, and it is gone when they are."""
+
+    served: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,49 +37,113 @@ class Continuous:
             raise ValueError(f"max_num_seqs is {self.max_num_seqs}; it must be between 1 and 4096")
 
     def plan(self, waiting: Sequence[Request], running: Sequence[Request], pages: Pages) -> StepPlan:
+        shares = _shares(waiting, running)
         items: list[tuple[Request, int]] = []
-        left = list(running)  # those not planned yet; the latest arrival, last, is the first to be preempted
+        left = sorted(running, key=_arrival)  # those not planned yet; the last is the first to be preempted
         preempted: list[Request] = []
         budget, free = self.budget, pages.num_free
+        owed = sum(_missing(request, pages) for request in running)  # pages, for the tokens they have and one more
 
         def advance(request: Request, num_read: int, num_held: int, want: int) -> int:
-            """Plans up to `want` tokens, as far as budget and free pages go; returns the pages held then."""
+            """Plans up to `want` tokens, as far as budget and free pages go; returns the pages it takes."""
             nonlocal budget, free
             want = min(want, budget, (num_held + free) * pages.page_size - num_read)
-            if want > 0:
-                grown = max(num_held, pages.pages_for(num_read + want))
-                items.append((request, want))
-                budget, free, num_held = budget - want, free - grown + num_held, grown
-            return num_held
+            if want <= 0:
+                return 0
+            grown = max(0, pages.pages_for(num_read + want) - num_held)
+            items.append((request, want))
+            budget, free = budget - want, free - grown
+            shares[request.owner].served += want
+            return grown
 
-        owed = 0  # pages that running requests still need for the tokens they have and one more
-        while left and budget:
-            request = left.pop(0)
+        def go_on(request: Request) -> None:
+            """Advances a running request, at the cost of the latest when there are no pages."""
+            nonlocal free, owed
             cursor = request.cursors[TARGET]
             while not free and cursor.num_read == len(cursor.pages) * pages.page_size:
-                victim = left.pop() if left else request
+                if left == [request]:  # the others had their turn; before they need more, they will make room for it
+                    left.clear()
+                    return
+                victim = left.pop()
                 preempted.append(victim)
+                owed -= _missing(victim, pages)
                 free += pages.num_owned(victim.cursors[TARGET])
                 if victim is request:
-                    break
-            else:
-                want = num_behind(request)
-                want += min(num_drafted(request), max(0, budget - want - len(left)))  # a draft takes no one's turn
-                held = advance(request, cursor.num_read, len(cursor.pages), want)
-                owed += max(0, pages.pages_for(len(request.tokens) + 1) - held)
-        owed += sum(pages.pages_for(len(r.tokens) + 1) - len(r.cursors[TARGET].pages) for r in left)
+                    return
+            left.remove(request)
+            want = num_behind(request)
+            want += min(num_drafted(request), max(0, budget - want - len(left)))  # a draft takes no one's turn
+            owed -= min(_missing(request, pages), advance(request, cursor.num_read, len(cursor.pages), want))
 
-        num_running = len(running)
-        for request in waiting if not preempted else ():
-            if not budget or num_running == self.max_num_seqs:
-                break
+        def admit(request: Request) -> bool:
+            """Begins a request that waits, if there will be pages for all its tokens."""
+            nonlocal free, owed
             shared = pages.lookup(request, prefix_limit(request))
             taken = pages.num_unheld(shared)
             total = pages.pages_for(len(request.tokens) + 1)
             if total - len(shared) + taken + owed > free:
-                break  # nobody overtakes: a long request is not starved by short ones
+                return False
             free -= taken
             num_read = len(shared) * pages.page_size
-            owed += total - advance(request, num_read, len(shared), len(request.tokens) - num_read)
-            num_running += 1
+            grown = advance(request, num_read, len(shared), len(request.tokens) - num_read)
+            owed += total - len(shared) - grown
+            return True
+
+        near, far = _split(running, pages.page_size)
+        for request in sorted(near, key=lambda r: (num_behind(r), shares[r.owner].served)):
+            if budget and request in left:
+                go_on(request)
+
+        num_running = len(running)
+        turns: dict[str, list[Request]] = {}  # by owner, the next last
+        for request in reversed(sorted([*far, *waiting], key=_turn)):
+            turns.setdefault(request.owner, []).append(request)
+        open_to_new = True
+        while budget and turns:
+            owner = min(turns, key=lambda o: (shares[o].served, turns[o][-1].arrival))
+            request = turns[owner].pop()
+            if not turns[owner]:
+                del turns[owner]
+            if request.status is Status.RUNNING:
+                if request in left:
+                    go_on(request)
+            elif open_to_new:  # nobody overtakes one that does not fit: a long request is not starved by short ones
+                open_to_new = num_running < self.max_num_seqs and not preempted and admit(request)
+                num_running += open_to_new
         return StepPlan(items, preempted)
+
+
+def _arrival(request: Request) -> float:
+    """The earliest of all is never preempted, so that there is always one that ends."""
+    return request.arrival
+
+
+def _turn(request: Request) -> tuple[int, bool, float]:
+    """The order of one owner's requests; one that has begun is finished first."""
+    return request.priority, request.status is Status.WAITING, request.arrival
+
+
+def _missing(request: Request, pages: Pages) -> int:
+    """Pages a running request still needs for the tokens it has and one more."""
+    return max(0, pages.pages_for(len(request.tokens) + 1) - len(request.cursors[TARGET].pages))
+
+
+def _split(running: Sequence[Request], page_size: int) -> tuple[list[Request], list[Request]]:
+    """Those that are about to choose a token, and those with a page or more to read before."""
+    near = [request for request in running if num_behind(request) < page_size]
+    return near, [request for request in running if num_behind(request) >= page_size]
+
+
+def _shares(waiting: Sequence[Request], running: Sequence[Request]) -> dict[str, Share]:
+    """By owner. One that comes, or comes back, starts with the least of those who wait: nobody saves up turns."""
+    shares = {r.owner: r.state["share"] for r in [*waiting, *running] if "share" in r.state}
+    queued = {r.owner for r in waiting if "share" in r.state}
+    least = min((shares[owner].served for owner in queued), default=None)
+    if least is None:
+        least = max((share.served for share in shares.values()), default=0)
+    for request in waiting:
+        if "share" not in request.state:
+            share = request.state["share"] = shares.setdefault(request.owner, Share(least))
+            if request.owner not in queued:
+                share.served = max(share.served, least)
+    return shares

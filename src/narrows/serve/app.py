@@ -12,7 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from ..sampling import ParamError
-from . import chat, completions, health, responses, texts
+from . import chat, completions, embeddings, health, responses, texts
 from .errors import ApiError, from_status
 from .events import ClientGone
 from .gateway import Gateway
@@ -31,12 +31,12 @@ def create_app(gateway: Gateway) -> ASGIApp:
         responses=ERRORS,
     )
     app.state.gateway = gateway
-    for part in (chat, completions, responses, texts):
+    for part in (chat, completions, responses, embeddings, texts):
         app.include_router(part.router, dependencies=KEY)
     app.include_router(health.router)
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
-    guarded: ASGIApp = Guard(app, gateway.settings)
+    guarded: ASGIApp = Guard(app, gateway.settings, gateway.tracing)
     if gateway.settings.cors_origins:
         origins = gateway.settings.cors_origins
         guarded = CORSMiddleware(guarded, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])

@@ -241,6 +241,7 @@ class Backend:
     def _advance(self, job: Job, delta: wire.Delta, now: float) -> None:
         self._start(job, now)
         self.metrics.advanced(job, delta, now)
+        job.first_token = now if job.first_token is None else job.first_token
         job.last_token[delta.index] = now
         if delta.finish_reason is not None:
             self.metrics.ended(job, delta.finish_reason, 1)

@@ -6,8 +6,8 @@ what may be long: a body has to be checked in little time, as all others wait me
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, create_model, model_validator
 
@@ -38,6 +38,22 @@ _PROMPT: dict[str, Any] = {
     ]
 }
 _INPUT: dict[str, Any] = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}, "minItems": 1}]}
+
+
+def prompts(value: Any, name: str = "prompt") -> Sequence[str | list[int]]:
+    """One prompt or several, each a text or token ids, as several. Raises ApiError for anything else."""
+    several = [value] if isinstance(value, str) or _are(int, value) else value
+    if several == []:
+        raise ApiError(400, f"{name} is an empty list; give at least one text or list of token ids", param=name)
+    if not _are(str, several) and not (_are(list, several) and all(_are(int, ids) for ids in several)):
+        message = f"{name} must be a text, the ids of its tokens, or a list of texts or of lists of ids"
+        raise ApiError(400, message, param=name)
+    return several
+
+
+def _are(kind: type, values: Any) -> bool:
+    """Whether it is a list of such values, true being no number, and not empty."""
+    return isinstance(values, list) and bool(values) and set(map(type, values)) == {kind}
 
 
 def sampling(given: Mapping[str, Any], **names: str) -> SamplingParams:
@@ -89,6 +105,9 @@ _Sampling: Any = create_model(
 )
 
 
+Priority = Annotated[int | None, Field(ge=-(1 << 31), lt=1 << 31, description="Among an API key's, lower is earlier.")]
+
+
 class Generation(_Sampling):
     """What chats and completions have in common."""
 
@@ -99,6 +118,7 @@ class Generation(_Sampling):
     cache_salt: str | None = Field(
         None, max_length=256, description="Keeps the cached prompt to requests with the same."
     )
+    priority: Priority = 0
     # Told to OpenAI about a request; of no effect on the answer.
     user: str | None = None
     metadata: dict[str, str] | None = Field(None, max_length=16)
@@ -178,6 +198,7 @@ class ResponsesRequest(Body):
     max_output_tokens: Any = Field(None, json_schema_extra=_TYPES["integer"])
     temperature: Any = Field(None, json_schema_extra=_TYPES["number"])
     top_p: Any = Field(None, json_schema_extra=_TYPES["number"])
+    priority: Priority = 0
     # Of no effect on the answer.
     user: str | None = None
     metadata: dict[str, str] | None = Field(None, max_length=16)
@@ -196,6 +217,18 @@ class ResponsesRequest(Body):
     truncation: Any = None
     include: Any = None
     reasoning: Any = None
+
+
+class EmbeddingRequest(Body):
+    """POST /v1/embeddings."""
+
+    model: str | None = Field(None, max_length=512)
+    input: Any = Field(json_schema_extra=_PROMPT)
+    encoding_format: Literal["float", "base64"] | None = "float"
+    dimensions: int | None = Field(None, ge=1, description="Must be the model's own, if given.")
+    add_special_tokens: bool = True
+    priority: Priority = 0
+    user: str | None = Field(None, description="Of no effect.")
 
 
 class TokenizeRequest(Body):

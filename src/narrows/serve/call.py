@@ -27,6 +27,7 @@ class Job:
     num_open: int  # answers that are not finished
     arrival: float
     started: float | None = None
+    first_token: float | None = None  # of all answers
     attempts: int = 0
     last_token: dict[int, float] = field(default_factory=dict)  # by answer
 

@@ -44,7 +44,7 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     variables = use.variables | (body.chat_template_kwargs or {})
     messages = await in_thread("messages", use.messages, body.messages)
     prompt = await served.encode_chat(messages, body.add_generation_prompt, variables)
-    call = served.submit([prompt], params, caller, "messages", body.cache_salt or "")
+    call = served.submit([prompt], params, caller, "messages", body.cache_salt, body.priority)
     return await respond(request, Run(call), form, stream=bool(body.stream))
 
 

@@ -49,6 +49,7 @@ def serve(
         list[str] | None, typer.Option(help="What requests call a model; once for each model, in their order.")
     ] = None,
     weights: Annotated[str | None, typer.Option(help="Weight format, as for run.")] = None,
+    prefill: Annotated[str | None, typer.Option(help="Weights that read prompts, as for run: same or dense.")] = None,
     threads: Annotated[
         int | None, typer.Option("--threads", "-t", min=1, help="Threads of each model (default: an even share).")
     ] = None,
@@ -89,6 +90,9 @@ def serve(
     stall_timeout: Annotated[
         float, typer.Option(min=1, help="Seconds without a step, with work to do, until a process is replaced.")
     ] = _DEFAULT["stall_timeout"],
+    otlp_endpoint: Annotated[
+        str | None, typer.Option(help="Send a trace of each request here, e.g. http://localhost:4318.")
+    ] = None,
 ) -> None:
     """Serve models over HTTP, the way OpenAI's clients expect it."""
     settings = Settings(
@@ -105,6 +109,7 @@ def serve(
         request_timeout=request_timeout,
         shutdown_timeout=shutdown_timeout,
         stall_timeout=stall_timeout,
+        otlp_endpoint=otlp_endpoint,
     )
     names = served_model_name or [_name(model) for model in models]
     if len(names) != len(models):
@@ -123,6 +128,7 @@ def serve(
     from ..models import hub
     from ..stack import Stack
 
+    stack = f"{stack or ''} prefill={prefill}" if prefill else stack
     Stack.parse(stack or "")  # a bad flag is reported before anything starts
     server.setup_logging()
     options = [

@@ -12,7 +12,7 @@ from ..text import Detokenizer, Tokenizer
 from ..types import TokenLogprobs
 from . import features, wire
 from .answers import Answer, Run, respond
-from .bodies import CompletionRequest, sampling
+from .bodies import CompletionRequest, prompts, sampling
 from .chat import finite
 from .choices import ChoiceForm
 from .errors import ApiError
@@ -29,7 +29,7 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     gateway: Gateway = request.app.state.gateway
     caller: Caller = request.scope["caller"]
     served = gateway.model(body.model)
-    prompts = _prompts(body.prompt)
+    texts = prompts(body.prompt)
     no_tokens = type(body.max_tokens) is int and body.max_tokens == 0  # as evaluation harnesses ask, with echo
     echo = bool(body.echo)
     given = body.given() | ({"max_tokens": 1} if no_tokens else {})
@@ -39,31 +39,15 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
         raise ApiError(400, f"best_of is {body.best_of}; it must equal n, which is {params.n}", param="best_of")
     if body.suffix:
         raise ApiError(400, "suffix is not supported: put what surrounds the gap into the prompt", param="suffix")
-    served.check_count(params.n * len(prompts))
+    served.check_count(params.n * len(texts))
     await served.forms.check(params, request, name)
     form = CompletionForm(
-        served, caller, body.include_usage, prompts if echo else None, params.n, params.logprobs is not None
+        served, caller, body.include_usage, texts if echo else None, params.n, params.logprobs is not None
     )
-    ids = [list(p) if not isinstance(p, str) else await served.encode(p, body.add_special_tokens) for p in prompts]
-    call = served.submit(ids, params, caller, "prompt", body.cache_salt or "")
+    ids = [list(p) if not isinstance(p, str) else await served.encode(p, body.add_special_tokens) for p in texts]
+    call = served.submit(ids, params, caller, "prompt", body.cache_salt, body.priority)
     run = Run(call, _without_tokens) if no_tokens else Run(call)
     return await respond(request, run, form, stream=bool(body.stream))
-
-
-def _prompts(prompt: Any) -> Sequence[str | list[int]]:
-    """One prompt or several, as several. Raises ApiError."""
-    prompts = [prompt] if isinstance(prompt, str) or _are(int, prompt) else prompt
-    if prompts == []:
-        raise ApiError(400, "prompt is an empty list; give at least one text or list of token ids", param="prompt")
-    if not _are(str, prompts) and not (_are(list, prompts) and all(_are(int, ids) for ids in prompts)):
-        message = "prompt must be a text, the ids of its tokens, or a list of texts or of lists of ids"
-        raise ApiError(400, message, param="prompt")
-    return prompts
-
-
-def _are(kind: type, values: Any) -> bool:
-    """Whether it is a list of such values, true being no number, and not empty."""
-    return isinstance(values, list) and bool(values) and set(map(type, values)) == {kind}
 
 
 def _without_tokens(delta: wire.Delta) -> wire.Delta:

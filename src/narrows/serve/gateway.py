@@ -26,6 +26,7 @@ from .errors import ApiError
 from .forms import Forms, Trials
 from .metrics import Metrics, ModelMetrics
 from .settings import Settings
+from .tracing import Tracing
 
 T = TypeVar("T")
 
@@ -53,6 +54,7 @@ class Caller:
     key: str = ""  # a digest of the API key; "" without keys
     deadline: float | None = None  # monotonic seconds
     log: dict[str, Any] = field(default_factory=dict)  # for the access log
+    calls: list[Call] = field(default_factory=list)  # what was handed to engines
 
 
 class Served:
@@ -84,11 +86,19 @@ class Served:
         return await in_thread("tokens", self.tokenizer.decode, ids)
 
     def submit(
-        self, prompts: Sequence[list[int]], params: SamplingParams, caller: Caller, param: str, cache_salt: str = ""
+        self,
+        prompts: Sequence[list[int]],
+        params: SamplingParams,
+        caller: Caller,
+        param: str,
+        cache_salt: str | None = None,
+        priority: int | None = None,
+        embed: bool = False,
     ) -> Call:
         """Hands prompts to the engine once everything about them is found to be acceptable.
 
-        `param` names the field the prompts came from. Raises ApiError.
+        With `embed` it gives their embeddings instead of answers. `param` names the field the prompts came from.
+        Raises ApiError.
         """
         limits = self.backend.limits
         if limits is not None:
@@ -101,9 +111,9 @@ class Served:
                 raise ApiError(400, str(error), param=param, code="context_length_exceeded") from None
             except RequestError as error:
                 raise ApiError(400, str(error), param=param) from None
-        salt = json.dumps([caller.key, cache_salt]) if caller.key or cache_salt else ""
+        salt = json.dumps([caller.key, cache_salt or ""]) if caller.key or cache_salt else ""
         caller.log.update(model=self.name, prompt_tokens=sum(map(len, prompts)))
-        return self.backend.submit(
+        call = self.backend.submit(
             [
                 wire.Submit(
                     id=uuid.uuid4().hex,
@@ -112,17 +122,22 @@ class Served:
                     seed=fresh_seed() if params.seed is None else params.seed,
                     salt=salt,
                     deadline=caller.deadline,
+                    owner=caller.key,
+                    priority=priority or 0,
+                    embed=embed,
                 )
                 for prompt in prompts
             ]
         )
+        caller.calls.append(call)
+        return call
 
-    def check_count(self, num_answers: int) -> None:
-        """Raises ApiError for a request that asks for more answers than could ever be taken."""
+    def check_count(self, num_answers: int, param: str = "n") -> None:
+        """Raises ApiError for a request that asks for more answers than could ever be taken; `param` says how many."""
         limits = self.backend.limits
         most = limits.max_num_seqs + self.backend.max_queued if limits else num_answers
         if num_answers > most:
-            raise ApiError(400, f"the request asks for {num_answers} answers; at most {most} are taken", param="n")
+            raise ApiError(400, f"the request asks for {num_answers} answers; at most {most} are taken", param=param)
 
 
 async def in_thread(param: str, work: Callable[..., T], *args: Any, **variables: Any) -> T:
@@ -152,6 +167,7 @@ class Gateway:
     def __init__(self, settings: Settings, options: Sequence[ModelOptions], on_fatal: Any) -> None:
         self.settings = settings
         self.metrics = Metrics()
+        self.tracing = Tracing(settings.otlp_endpoint) if settings.otlp_endpoint else None
         self.draining = False
         self._trials = Trials()
         self.models: dict[str, Served] = {}

@@ -20,6 +20,7 @@ from .gateway import Caller
 from .health import PUBLIC
 from .rates import RateLimit
 from .settings import Settings
+from .tracing import Exchange, Tracing
 
 log = logging.getLogger("narrows.access")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -32,8 +33,8 @@ class Guard:
     The application finds a `Caller` in the scope and a body that is complete.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self._app, self._settings = app, settings
+    def __init__(self, app: ASGIApp, settings: Settings, tracing: Tracing | None = None) -> None:
+        self._app, self._settings, self._tracing = app, settings, tracing
         self._hosts = settings.hosts()
         self._rates = RateLimit(settings.requests_per_minute)
         self._keys = [sha256(key.encode()).digest() for key in settings.api_keys]
@@ -66,10 +67,12 @@ class Guard:
         except ApiError as error:
             await error.response()(scope, receive, tell)
         finally:
-            seconds = time.monotonic() - began
+            ended = time.monotonic()
+            if self._tracing is not None and scope["path"] not in PUBLIC:
+                self._tracing.record(Exchange(scope["method"], scope["path"], headers, status, began, ended), caller)
             more = "".join(f" {name}={value}" for name, value in caller.log.items())
             path = scope["path"].encode("unicode_escape").decode()[:200]
-            log.info('%s "%s %s" %d %.3fs%s', request_id, scope["method"], path, status, seconds, more)
+            log.info('%s "%s %s" %d %.3fs%s', request_id, scope["method"], path, status, ended - began, more)
 
     def _check_origin(self, headers: Mapping[str, str]) -> None:
         """Refuses names that are not the server's (a rebound DNS name), and web pages of elsewhere."""

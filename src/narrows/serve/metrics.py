@@ -103,7 +103,8 @@ class ModelMetrics:
             self._count["vllm:prefix_cache_hits"](delta.num_cached)
             self._observe["request_prompt_tokens"](num_prompt)
             self._observe["request_prefill_time_seconds"](now - job.started)
-            self._observe["time_to_first_token_seconds"](now - job.arrival)
+            if delta.token_ids:  # an embedding has none
+                self._observe["time_to_first_token_seconds"](now - job.arrival)
         elif delta.index in job.last_token:
             gap = (now - job.last_token[delta.index]) / len(delta.token_ids)
             for _ in delta.token_ids:

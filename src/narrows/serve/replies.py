@@ -84,6 +84,24 @@ class ResponseReply(BaseModel):
     usage: dict[str, Any]
 
 
+class Embedding(BaseModel):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str = Field(description="Of length 1; as a string, base64 of little-endian float32.")
+
+
+class EmbeddingUsage(BaseModel):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(BaseModel):
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
+
+
 class ModelMeta(BaseModel):
     vocab_size: int
     stack: str | None = Field(description="The parts in use.")

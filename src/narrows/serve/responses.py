@@ -45,7 +45,7 @@ async def responses(body: ResponsesRequest, request: Request) -> Response:
     except ApiError as error:
         raise ApiError(400, error.message, param="input") from None
     form = ResponseForm(served, caller, body, params, use)
-    call = served.submit([prompt], params, caller, "input")
+    call = served.submit([prompt], params, caller, "input", priority=body.priority)
     return await respond(request, Run(call), form, stream=bool(body.stream))
 
 

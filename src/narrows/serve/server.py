@@ -75,6 +75,8 @@ async def _serve(settings: Settings, models: Sequence[ModelOptions], listener: s
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         context.destroy(linger=0)
+        if gateway.tracing is not None:
+            gateway.tracing.close()
         shutil.rmtree(folder, ignore_errors=True)
     if fatal:
         raise ValueError(fatal[0])

@@ -28,6 +28,7 @@ class Settings:
     request_timeout: float = 3600
     shutdown_timeout: float = 30
     stall_timeout: float = 120  # without a step while there is work: the process is replaced
+    otlp_endpoint: str | None = None  # of a collector of traces
 
     def hosts(self) -> frozenset[str] | None:
         """Names the Host header may carry, or None for any: a server on all interfaces cannot know its names."""

@@ -30,7 +30,14 @@ class Job:
         for i in range(submit.params.n):
             seed = child_seed(submit.seed, i)
             request = loaded.engine.add(
-                submit.prompt, submit.params, id=f"{submit.id}/{i}", seed=seed, salt=submit.salt
+                submit.prompt,
+                submit.params,
+                id=f"{submit.id}/{i}",
+                seed=seed,
+                salt=submit.salt,
+                owner=submit.owner,
+                priority=submit.priority,
+                embed=submit.embed,
             )
             self.growing[request.id] = Completion(request, loaded.tokenizer, i)
 
@@ -83,7 +90,7 @@ class Subserver:
             if completion.finished:
                 self.engine.abort(result.request.id, "stop")
                 del job.growing[result.request.id]
-            if result.tokens:
+            if result.tokens or completion.finished:
                 deltas.append(_delta(job.id, completion, text, num_before))
         self._report(self._newly_started(), deltas)
         for id in {delta.id for delta in deltas if delta.finish_reason}:
@@ -145,6 +152,7 @@ def _delta(id: str, completion: Completion, text: str, num_before: int) -> wire.
         stop_reason=output.stop_reason,
         num_cached=completion.request.num_cached,
         ledger=output.metrics.json() if output.finish_reason else None,
+        embedding=None if output.embedding is None else output.embedding.astype("<f4").tobytes(),
     )
 
 
@@ -201,6 +209,7 @@ def _ready(loaded: Loaded) -> wire.Ready:
     return wire.Ready(
         max_model_len=engine.max_model_len,
         vocab_size=engine.vocab_size,
+        hidden_size=loaded.spec.hidden_size,
         max_num_seqs=getattr(loaded.stack.scheduler, "max_num_seqs", 1),
         num_pages=engine.pool.num_pages,
         page_size=engine.pool.page_size,

@@ -37,6 +37,9 @@ class Submit(msgspec.Struct, tag="submit", frozen=True):
     seed: int  # drawn by the gateway, so that a retry gives the same answer
     salt: str = ""
     deadline: float | None = None  # on the machine's monotonic clock
+    owner: str = ""  # whose share of the engine it is
+    priority: int = 0
+    embed: bool = False  # it wants no answer but an embedding
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True):
@@ -52,6 +55,7 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
 
     max_model_len: int
     vocab_size: int
+    hidden_size: int
     max_num_seqs: int  # sequences that run at once
     num_pages: int
     page_size: int
@@ -79,6 +83,7 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     stop_reason: str | int | None
     num_cached: int
     ledger: dict[str, Any] | None  # when it is finished
+    embedding: bytes | None = None  # little-endian float32, of length 1
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True):

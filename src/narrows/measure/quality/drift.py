@@ -73,8 +73,9 @@ class Drift:
 
 
 def _compare(model: LLM, baseline: LLM, prompt: list[int], reference: list[int], text: list[int]) -> Record:
-    ids, start = [*prompt, *reference[:-1]], len(prompt) - 1
-    pairs = zip(forced_logits(baseline, ids, start), forced_logits(model, ids, start), strict=True)
+    ids, count = [*prompt, *reference[:-1]], len(prompt)
+    both = (forced_logits(m, ids, count - 1, num_prompt=count) for m in (baseline, model))
+    pairs = zip(*both, strict=True)
     parts = [(divergence(p, q), p.argmax(-1) == q.argmax(-1)) for p, q in pairs]
     kl, same = (np.concatenate(part) for part in zip(*parts, strict=True))
     record: Record = {"tokens": len(kl), "kl": kl.mean(), "same": same.mean(), "each": rounded(kl)}

@@ -21,9 +21,10 @@ LOGIT_BYTES = 64 << 20  # most bytes of logits at once: the vocabulary may have 
 KL_ROWS = 16  # rows compared at once, for the same reason
 
 
-def forced_logits(model: LLM, tokens: Sequence[int], start: int = 0) -> Iterator[F32]:
+def forced_logits(model: LLM, tokens: Sequence[int], start: int = 0, num_prompt: int | None = None) -> Iterator[F32]:
     """Logits [n, V] of rows ``start:`` of `tokens`, in order and in slices; row i is about token i + 1.
 
+    The first `num_prompt` tokens are read as a prompt is, the others as output is; default: those before `start`.
     The pages are private and given back when the iterator ends. Two models of one vocabulary give the same slices.
     Raises ValueError when the tokens do not fit the model's context, OutOfPages when requests hold the pages.
     """
@@ -33,7 +34,7 @@ def forced_logits(model: LLM, tokens: Sequence[int], start: int = 0) -> Iterator
             f"rows {start} to {len(tokens)} of a text were asked for; the model's context is {engine.max_model_len} "
             "tokens: choose a smaller window"
         )
-    ids = np.asarray(tokens, np.int32)
+    ids, prompt = np.asarray(tokens, np.int32), start if num_prompt is None else num_prompt
     most = max(1, min(CHUNK, LOGIT_BYTES // (4 * engine.vocab_size)))
     cuts = [*range(0, start, CHUNK), *range(start, len(ids), most), len(ids)]
     pages = engine.pool.alloc(engine.pool.pages_for(len(ids)))
@@ -48,6 +49,7 @@ def forced_logits(model: LLM, tokens: Sequence[int], start: int = 0) -> Iterator
                     context_lens=np.array([end], np.int32),
                     page_table=table,
                     logit_rows=np.arange(end - begin if begin >= start else 0, dtype=np.int32),
+                    prompt_rows=np.clip(np.array([prompt - begin], np.int32), 0, end - begin),
                 )
             )
             if begin >= start:

@@ -1,0 +1,1 @@
+"""Quality against bytes per token: `narrows frontier`."""

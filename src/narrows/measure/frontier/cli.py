@@ -1,0 +1,93 @@
+"""``narrows frontier``: variants of a model, by bytes per token and quality."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+INTERRUPTED = 130
+EPILOG = (
+    "Example: narrows frontier plan.toml --data data --out frontier.json --plot frontier.png\n\n"
+    "A plan names a model, measures as for eval, and variants:\n\n"
+    'model = "smollm2"\n\n'
+    'measure = "kl:text=own"\n\n'
+    "[[variant]]\n\n"
+    'name = "int{bits}"\n\n'
+    'stack = "weights=int{bits}"\n\n'
+    "each = { bits = [8, 4] }\n\n"
+    "[[variant]]\n\n"
+    'name = "2:4 int8"\n\n'
+    'compress = "--pattern 2:4 --bits 8"'
+)
+
+
+def frontier(
+    plan: Annotated[Path, typer.Argument(help="A TOML file: model, measure and variants.")],
+    data: Annotated[Path | None, typer.Option(help="Folder of the data sets, {data} in the plan.")] = None,
+    metric: Annotated[str, typer.Option(help="What is compared and drawn: a measure and its metric.")] = "kl mean",
+    work: Annotated[
+        Path | None, typer.Option(help="Folder of what is done; default: beside the plan. The command goes on from it.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="Threads.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Also write the result, as JSON, to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw it into this .png or .svg file.")] = None,
+) -> None:
+    """Make and measure variants of a model: which give the best quality for their bytes per token.
+
+    A run that was stopped goes on where it was when the same command is given again.
+    """
+    from narrows.measure import plot as drawing
+    from narrows.measure.frontier.plan import Plan, points, run
+    from narrows.measure.output import with_bar, write
+    from narrows.measure.provenance import provenance
+    from narrows.models.hub import resolve
+
+    measure, _, name = metric.partition(" ")
+    found = Plan.read(plan, data)
+    path = resolve(found.model)
+    options = ["--threads", str(threads)] if threads else []
+    folder = work or plan.with_suffix(".work")
+    try:
+        rows = list(
+            with_bar(
+                run(found, folder, options, ["--data", str(data)] if data else []), len(found.variants), "variants"
+            )
+        )
+    except KeyboardInterrupt:
+        typer.echo(f"\nstopped; the same command goes on from {folder}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    drawn = points(rows, measure, name)
+    if not drawn:
+        known = dict.fromkeys(f"{m['measure']} {m['metric']}" for row in rows for m in row["metrics"])
+        raise ValueError(f"--metric {metric!r} is not one of {', '.join(known)}")
+    result: dict[str, Any] = {
+        "kind": "frontier",
+        "metric": metric,
+        "measure": found.measure,
+        "points": drawn,
+        "rows": rows,
+    }
+    for row in rows:
+        row["compress"] = row["compress"].replace(str(data), "data") if data else row["compress"]
+    written = write(result | {"provenance": provenance(threads=threads, model=path)}, out)
+    if plot is not None:
+        drawing.frontier(drawn, path.name, metric, plot)
+    typer.echo(written) if as_json else _print(drawn, metric)
+
+
+def _print(drawn: list[dict[str, Any]], metric: str) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD)
+    for column in ("variant", "MB/token", metric, "range over runs", "frontier"):
+        table.add_column(column, justify="left" if column == "variant" else "right")
+    for p in sorted(drawn, key=lambda p: -p["bytes_per_token"]):
+        spread = f"{p['min']:.4g}..{p['max']:.4g}" if p["runs"] > 1 else ""
+        size = f"{p['bytes_per_token'] / 1e6:,.2f}"
+        table.add_row(p["name"], size, f"{p['value']:.4g}", spread, "yes" if p["frontier"] else "")
+    Console().print(table)
