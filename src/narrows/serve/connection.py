@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import h11
@@ -55,17 +56,12 @@ class Connection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """What is not HTTP is told so as everything else is."""
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # another response is on its way
-            self.transport.close()
-            return
         response = ApiError(400, msg).response()
         headers = [*response.raw_headers, (b"connection", b"close")]
-        for event in (
-            h11.Response(status_code=400, headers=headers),
-            h11.Data(bytes(response.body)),
-            h11.EndOfMessage(),
-        ):
-            self.transport.write(self.conn.send(event) or b"")
+        body = h11.Data(bytes(response.body))
+        with suppress(h11.LocalProtocolError):  # another response is on its way, or this one may have no body
+            for event in (h11.Response(status_code=400, headers=headers), body, h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
     def _watch_head(self) -> None:
