@@ -74,6 +74,8 @@ def _check_stop(name: str, value: Any) -> tuple[str, ...]:
         raise ParamError(name, f"must be a string or a list of strings, not {_brief(value)}")
     if len(texts) > 64 or any(not 0 < len(t) <= 1024 for t in texts):
         raise ParamError(name, "must be at most 64 strings of 1 to 1024 characters")
+    if not all(map(_is_unicode, texts)):
+        raise ParamError(name, "holds half a surrogate pair, which is no character")
     return tuple(texts)
 
 
@@ -103,6 +105,14 @@ def _check_bias(name: str, value: Any) -> dict[int, float]:
             raise ParamError(name, f"of token {key} is {_brief(bias)}; it must be a number between -100 and 100")
         checked[int(key)] = float(bias)
     return checked
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 MAX_GRAMMAR_BYTES = 1 << 16

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from servers import Server
 
+PAGE_BYTES = 64 * 2 * 2 * 2 * 16 * 2  # of the tiny model: tokens, layers, keys and values, heads, dimensions, bytes
+
 
 @pytest.fixture(scope="session")
 def smol(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -26,6 +28,16 @@ def tiny(tiny_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     (folder / "keys").write_text("# of the tests\nfirst-key\nsecond-key\n")
     args = (tiny_path, "--threads", "1", "--api-key-file", folder / "keys")
     server = Server(folder / "log", *args, key="second-key")
+    yield server.ready()
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def wide(tiny_gguf: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A tiny random model with room for long prompts, but with so few pages that requests have to wait for some."""
+    path = tiny_gguf(context=4096)
+    cache = ("--kv-cache-bytes", str(66 * PAGE_BYTES))
+    server = Server(tmp_path_factory.mktemp("serve") / "log", path, "--threads", "1", *cache)
     yield server.ready()
     server.close()
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ SECONDS = 60.0  # for anything that must happen at last
 
 
 class Server:
-    """`narrows serve ARGS`. `client` talks to it, with an API key if there is one; `url` is where it is."""
+    """`narrows serve ARGS`. `client` talks to it, with an API key if there is one; `url` is where it is.
 
-    def __init__(self, log: Path, *args: str | Path, key: str | None = None) -> None:
+    `under` is a command that runs the server's.
+    """
+
+    def __init__(self, log: Path, *args: str | Path, key: str | None = None, under: Sequence[str] = ()) -> None:
         self.log = log
-        command = [sys.executable, "-m", "narrows", "serve", *map(str, args), "--port", "0"]
+        command = [*under, sys.executable, "-m", "narrows", "serve", *map(str, args), "--port", "0"]
         with log.open("w") as sink:
             self.process = subprocess.Popen(command, stderr=sink)
         found = wait(lambda: re.search(r"on (http://\S+)", log.read_text()) or self._ended())
@@ -82,6 +86,15 @@ class Server:
             self.process.terminate()
             time.sleep(0.05)
         self.process.wait(SECONDS)
+
+
+def memory(pid: int) -> int:
+    """Resident bytes of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def wait(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:

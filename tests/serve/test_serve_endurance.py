@@ -1,115 +1,65 @@
-"""The same, many times over: disconnects, malformed requests, kills, and memory meanwhile."""
+"""The same, many times over: clients that leave, processes that are killed, signals, and a long mixed load.
+
+Each is there in small, and in full for `make test-long`.
+"""
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import random
 import signal
-import socket
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from servers import Server, wait
+import soak
+from servers import SECONDS, Server, wait
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
-ROUTES = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models", "/tokenize", "/detokenize"]
-ROUTES += ["/livez", "/readyz", "/metrics", "/openapi.json", "/", "/v1/models/%00", "/v1/models/tiny"]
-METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE"]
-VALUES: list[Any] = [None, True, 0, -1, 1, 2**31, 2**63, 2**64, -(2**70), 10**400, 0.5, 1e308, math.nan, math.inf]
-VALUES += ["", "x", "\ud800", "\x00", "x" * 5000, [], [None], [[]], [1, "x"], {}, {"x": {}}, {"1": 5}, [[1, 2], [3]]]
-FIELDS = ["model", "prompt", "messages", "stream", "stream_options", "n", "temperature", "top_k", "top_p", "logprobs"]
-FIELDS += ["top_logprobs", "max_tokens", "min_tokens", "stop", "stop_token_ids", "logit_bias", "seed", "echo", "tools"]
-FIELDS += ["best_of", "suffix", "response_format", "chat_template_kwargs", "cache_salt", "tokens", "metadata", "user"]
+from narrows import LLM, SamplingParams
+
+full = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 
-def memory(pid: int) -> int:
-    """Resident bytes of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def sizes(small: int, whole: int) -> Any:
+    """A test in small, and in full."""
+    return pytest.mark.parametrize("times", [small, pytest.param(whole, marks=full)])
 
 
-def descriptors(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
-
-
-def malformed(rng: random.Random) -> tuple[str, str, bytes]:
-    """A request in which something is off: its method, path, and body."""
-    path = rng.choice(ROUTES)
-    method = rng.choice(METHODS) if rng.random() < 0.3 else "POST"
-    body: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]} if "chat" in path else {"prompt": "hi"}
-    body |= {"max_tokens": 2}
-    for _ in range(rng.randint(0, 3)):
-        body[rng.choice(FIELDS)] = rng.choice(VALUES)
-    content = json.dumps(body).encode()
-    if rng.random() < 0.3:  # bytes changed, lost or doubled
-        at = rng.randrange(len(content))
-        noise = bytes(rng.randrange(256) for _ in range(rng.randint(0, 3)))
-        content = content[:at] + noise + content[at + rng.randint(0, 3) :]
-    return method, path, content
-
-
-def test_malformed_requests(tiny: Server) -> None:
-    rng = random.Random(1)
-    process = tiny.process.pid
-    for i in range(4000):
-        if i == 1000:
-            before = memory(process), descriptors(process)
-        method, path, content = malformed(rng)
-        headers = {"Content-Type": rng.choice(["application/json", "text/plain", ""])}
-        reply = tiny.client.request(method, path, content=content, headers=headers)
-        assert reply.status_code < 500, (method, path, content, reply.text)
-    assert tiny.complete("the cat")["choices"]
-    wait(tiny.quiet)
-    assert memory(process) - before[0] < 8 << 20
-    assert descriptors(process) <= before[1] + 2
-
-
-def test_bytes_that_are_not_http(tiny: Server) -> None:
-    rng = random.Random(2)
-    host, _, port = tiny.url.removeprefix("http://").partition(":")
-    start = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20\r\n\r\n" + b'{"prompt":"hi"}     '
-    for _ in range(500):
-        data = bytearray(start[: rng.randint(1, len(start))])
-        for _ in range(rng.randint(0, 5)):
-            data[rng.randrange(len(data))] = rng.randrange(256)
-        with socket.create_connection((host, int(port)), 10) as connection:
-            connection.sendall(data)
-            connection.shutdown(socket.SHUT_WR)
-            reply = connection.recv(1 << 16)
-            assert not reply.startswith(b"HTTP/1.1 5"), (data, reply)
-    assert tiny.client.get("/livez").status_code == 200
-
-
-def test_clients_that_leave_at_any_point(tiny: Server) -> None:
-    key = {"Authorization": tiny.client.headers["Authorization"]}
+@sizes(30, 1000)
+def test_clients_that_leave_at_any_point(times: int, wide: Server) -> None:
+    """In the queue, while their prompt is read, while they are answered, at the last chunk: their pages are free."""
 
     def leave(seed: int) -> None:
         rng = random.Random(seed)
-        body = {"prompt": "the cat " * rng.randint(1, 40), "max_tokens": rng.randint(1, 200), "n": rng.randint(1, 2)}
-        body |= {"ignore_eos": True, "stream": rng.random() < 0.5}
-        seconds = httpx.Timeout(rng.uniform(0.001, 0.3), connect=30)
+        body: dict[str, Any] = {"prompt": "the cat " * rng.choice([1, 40, 800]), "n": rng.randint(1, 2)}
+        body |= {"max_tokens": rng.choice([1, 5, 200]), "ignore_eos": True, "stream": rng.random() < 0.7}
+        seconds = httpx.Timeout(rng.uniform(0.001, 0.3), connect=SECONDS)
         try:
-            with httpx.stream("POST", f"{tiny.url}/v1/completions", json=body, headers=key, timeout=seconds) as reply:
+            with httpx.stream("POST", f"{wide.url}/v1/completions", json=body, timeout=seconds) as reply:
                 for count, _ in enumerate(reply.iter_raw()):
-                    if count == rng.randint(0, 20):
+                    if count == rng.choice([0, 1, 4, 5, 20]):
                         break
         except httpx.TimeoutException:
             pass
 
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(leave, range(1000)))
-    wait(tiny.quiet, 10)
-    assert tiny.complete("the cat")["choices"]
+        list(pool.map(leave, range(times)))
+    began = time.monotonic()
+    wait(wide.quiet)
+    print(f"pages are free {time.monotonic() - began:.2f} s after the last of {times} clients left")
+    assert wide.complete("the cat")["choices"]
 
 
-def test_processes_that_are_killed_under_load(tiny_path: Path, start: Callable[..., Server]) -> None:
-    """Every request is answered, or told that its process ended."""
+@sizes(1, 20)
+def test_processes_that_are_killed_under_load(times: int, tiny_path: Path, start: Callable[..., Server]) -> None:
+    """Every request is answered, or told that its process ended; those after it are answered."""
     server = start(tiny_path, "--threads", "1").ready()
     want = server.complete("the cat", max_tokens=30, ignore_eos=True)["choices"]
     stop = threading.Event()
@@ -123,7 +73,7 @@ def test_processes_that_are_killed_under_load(tiny_path: Path, start: Callable[.
 
     with ThreadPoolExecutor(8) as pool:
         askers = [pool.submit(ask) for _ in range(8)]
-        for _ in range(10):
+        for _ in range(times):
             enough = len(outcomes) + 8
             wait(lambda enough=enough: len(outcomes) >= enough)
             os.kill(server.subservers()[0], signal.SIGKILL)
@@ -131,6 +81,93 @@ def test_processes_that_are_killed_under_load(tiny_path: Path, start: Callable[.
         stop.set()
         for asker in askers:
             asker.result()
+    print(f"{times} kills under load: {Counter(outcomes)}")
     assert set(outcomes) == {200, 503}
-    assert server.metric("narrows_restarts_total") == 10
+    assert server.metric("narrows_restarts_total") == times
     assert server.quiet()
+
+
+@sizes(1, 20)
+def test_signals_under_load_cut_no_answer(times: int, tiny_path: Path, start: Callable[..., Server]) -> None:
+    """After SIGTERM what was begun is brought to its end, whole or streamed, and what comes later finds nobody."""
+    outcomes: Counter[str] = Counter()
+    for _ in range(times):
+        server = start(tiny_path, "--threads", "1", "--shutdown-timeout", "60").ready()
+        found: list[str] = []
+        with ThreadPoolExecutor(8) as pool:
+            askers = [pool.submit(_until_gone, server.url, stream, found) for stream in [True, False] * 4]
+            wait(lambda: len(found) >= 8)  # noqa: B023
+            server.process.send_signal(signal.SIGTERM)
+            for asker in askers:
+                asker.result()
+        assert server.process.wait(SECONDS) == 0
+        outcomes.update(found)
+    print(f"{times} signals under load: {outcomes}")
+    assert outcomes.keys() == {"whole", "gone"}, outcomes
+
+
+def _until_gone(url: str, stream: bool, found: list[str]) -> None:
+    """Asks again and again until the server has gone; notes what became of each request."""
+    body = {"prompt": "the cat", "max_tokens": 40, "ignore_eos": True, "stream": stream}
+    while "gone" not in found:
+        data = b""
+        try:
+            with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=SECONDS) as reply:
+                for piece in reply.iter_raw():
+                    data += piece
+            ended = data.endswith(b"data: [DONE]\n\n") if stream else reply.status_code == 200
+            found.append("whole" if ended else f"cut: {data[-200:]!r}")
+        except (httpx.ConnectError, httpx.ReadError, httpx.RemoteProtocolError) as error:
+            found.append("gone" if not data else f"cut: {error}")
+
+
+@sizes(120, 10_000)
+def test_answers_hold_nothing_of_other_requests(times: int, wide: Server, tiny_gguf: Callable[..., Path]) -> None:
+    """Interleaved requests with markers of their own, shared beginnings, too few pages, and clients that leave.
+
+    Text and log-probabilities, which tell any two prompts apart, are those of the prompt alone and offline.
+    """
+    rng = random.Random(4)
+    heads = ["", "the cat in the hat " * 30, "a rat on a mat " * 60, "in the hall " * 200]
+    prompts = [f"{rng.choice(heads)}marker {i:05d} {rng.getrandbits(64):x} is" for i in range(min(times, 400))]
+    given: dict[str, Any] = {"temperature": 0, "max_tokens": 12, "ignore_eos": True, "logprobs": 0}
+    offline = LLM(tiny_gguf(context=4096), num_threads=1, cache=False)
+    outputs = [out.outputs[0] for out in offline.generate(prompts, SamplingParams(**given))]
+    want = [(output.text, [t.logprob for t in output.logprobs or []]) for output in outputs]
+    assert len({tuple(logprobs) for _, logprobs in want}) == len(prompts)
+    preempted = wide.metric("vllm:num_preemptions_total")
+
+    def ask(i: int) -> bool:
+        which = random.Random(i).randrange(len(prompts))
+        if i % 5 == 0:  # leaves; sometimes it had wanted more pages than there are
+            more = {"stream": True} | ({"max_tokens": 400, "n": 12} if i % 50 == 0 else {})
+            body = {"prompt": prompts[which], **given, **more}
+            with httpx.stream("POST", f"{wide.url}/v1/completions", json=body, timeout=SECONDS) as reply:
+                for _ in islice(reply.iter_raw(), i % 700):
+                    pass
+            return True
+        [choice] = wide.complete(prompts[which], **given)["choices"]
+        return (choice["text"], choice["logprobs"]["token_logprobs"]) == want[which]
+
+    with ThreadPoolExecutor(24) as pool:
+        foreign = [i for i, good in enumerate(pool.map(ask, range(times))) if not good]
+    preempted = wide.metric("vllm:num_preemptions_total") - preempted
+    print(f"{times} interleaved requests: {len(foreign)} with anything foreign, {preempted:.0f} preemptions")
+    assert not foreign
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_a_long_mixed_load_loses_and_keeps_nothing(tiny_path: Path, start: Callable[..., Server]) -> None:
+    """Minutes from $NARROWS_SOAK_MINUTES."""
+    server = start(tiny_path, "--threads", "1").ready()
+    result = soak.run(server, 60 * float(os.environ.get("NARROWS_SOAK_MINUTES", "5")))
+    print(result)
+    assert result.lost == 0
+    assert result.bytes_per_token < 1
+    assert result.grown_descriptors <= 2
+    assert server.quiet()
+
+
+def test_a_short_mixed_load_loses_nothing(wide: Server) -> None:
+    assert soak.run(wide, 2).lost == 0

@@ -138,14 +138,45 @@ def test_sigterm_ends_what_takes_too_long(smollm2_path: Path, start: Callable[..
     assert time.monotonic() - began < 20
 
 
-def test_a_damaged_model_is_named_at_the_start(tmp_path: Path) -> None:
-    """O11: a metadata string that claims to be much longer than the file."""
-    path = tmp_path / "bad.gguf"
-    path.write_bytes(b"GGUF" + (3).to_bytes(4, "little") + (0).to_bytes(8, "little") + (1).to_bytes(8, "little"))
-    with path.open("ab") as f:
-        f.write((2**40).to_bytes(8, "little") + b"abcd")
+def damaged(folder: Path, kind: str) -> tuple[Path, str]:
+    """A model file that lies about itself, and what has to be said of it."""
+    if kind == "shape":  # 82 bytes
+        header = b'{"w":{"dtype":"F32","shape":[1000,1000],"data_offsets":[0,4]}}'.ljust(70)
+        (folder / "config.json").write_text('{"model_type": "llama"}')
+        (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+        return folder, "tensor 'w': shape [1000, 1000] of F32 takes 4000000 bytes"
+    start = b"GGUF" + (3).to_bytes(4, "little") + (0).to_bytes(8, "little") + (1).to_bytes(8, "little")
+    (folder / "bad.gguf").write_bytes(start + int(kind).to_bytes(8, "little") + b"abcd")  # 36 bytes
+    return folder / "bad.gguf", f"metadata key 0 of 1 at byte 24: its name is {kind} bytes long"
+
+
+@pytest.mark.parametrize("kind", [str(2**63 - 1), str(2**40), "shape"])
+def test_a_damaged_model_is_named_at_the_start(kind: str, tmp_path: Path) -> None:
+    """O11, O12: lengths and shapes beyond the file."""
+    path, words = damaged(tmp_path, kind)
     result = CliRunner().invoke(app, ["serve", str(path), "--port", "0"])
-    assert isinstance(result.exception, ValueError) and "bad.gguf" in str(result.exception)
+    assert isinstance(result.exception, ValueError)
+    assert words in str(result.exception) and str(tmp_path) in str(result.exception)
+
+
+def test_a_model_damaged_while_it_is_served_is_down_alone(
+    tiny_path: Path, tiny_gguf: Callable[..., Path], start: Callable[..., Server], tmp_path: Path
+) -> None:
+    """O11, O12: its process dies and cannot come back until the file is whole; the other model answers throughout."""
+    path = tiny_gguf(seed=2)
+    server = start(path, tiny_path, "--served-model-name", "one", "--served-model-name", "two", "--threads", "1")
+    want = server.ready().complete("the cat", model="two")["choices"]
+    good = path.rename(path.with_suffix(".good"))
+    damaged(tmp_path, str(2**40))[0].rename(path)
+    os.kill(server.subservers()[0], signal.SIGKILL)
+    wait(lambda: server.client.get("/readyz").json()["models"]["one"] == "failed")
+    down = server.post("/v1/completions", model="one", prompt="the cat")
+    assert (down.status_code, down.json()["error"]["code"]) == (503, "unavailable")
+    assert "bad.gguf" not in down.text and "metadata key 0 of 1 at byte 24" in server.log.read_text()
+    assert server.complete("the cat", model="two")["choices"] == want
+    assert server.client.get("/livez").status_code == 200
+    good.rename(path)
+    assert server.ready().complete("the cat", model="one")["choices"]
 
 
 def test_a_model_that_cannot_be_loaded_is_said_and_ends_the_server(tiny_path: Path) -> None:

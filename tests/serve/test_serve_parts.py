@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from narrows.serve import events, features
 from narrows.serve.app import create_app
 from narrows.serve.errors import ApiError
 from narrows.serve.events import ClientGone, EventStream, until_disconnect
+from narrows.serve.forms import MAX_WAITING, Trials
 from narrows.serve.gateway import Gateway
 from narrows.serve.rates import RateLimit
 from narrows.serve.settings import Settings
@@ -173,6 +175,27 @@ def test_each_key_has_its_own_rate() -> None:
         rates.take("a")
     for _ in range(1000):
         RateLimit(0).take("a")
+
+
+def test_a_keys_many_forms_leave_room_for_others() -> None:
+    gate = threading.Event()
+
+    async def go() -> None:
+        trials = Trials()
+        waiting = [asyncio.create_task(trials.run("a", gate.wait)) for _ in range(MAX_WAITING)]
+        await asyncio.sleep(0)
+        with pytest.raises(ApiError, match="new forms") as refused:
+            await trials.run("a", gate.wait)
+        assert refused.value.status == 429
+        other = asyncio.create_task(trials.run("b", gate.wait))
+        waiting[-1].cancel()  # its client left
+        await asyncio.sleep(0)
+        last = asyncio.create_task(trials.run("a", gate.wait))
+        await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(*waiting[:-1], other, last)
+
+    asyncio.run(go())
 
 
 def test_requests_beyond_the_rate_are_refused_but_health_is_told() -> None:

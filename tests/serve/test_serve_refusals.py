@@ -59,6 +59,15 @@ def test_almost_no_temperature_is_greedy(tiny: Server) -> None:
     assert tiny.complete("the cat", temperature=1e-9)["choices"] == tiny.complete("the cat")["choices"]
 
 
+def test_repetition_becomes_less_likely_and_a_penalty_of_one_is_none(tiny: Server) -> None:
+    """O4."""
+    given: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True, "logprobs": 1}
+    plain = tiny.complete("the cat", **given)["choices"]
+    assert tiny.complete("the cat", repetition_penalty=1.0, **given)["choices"] == plain
+    [penalised] = tiny.complete("the cat", repetition_penalty=50.0, **given)["choices"]
+    assert len(set(penalised["logprobs"]["tokens"])) > len(set(plain[0]["logprobs"]["tokens"]))
+
+
 @pytest.mark.parametrize(
     ("body", "param", "words"),
     [
@@ -78,6 +87,11 @@ def test_almost_no_temperature_is_greedy(tiny: Server) -> None:
         ({"prompt": "x", "stream": "yes"}, "stream", "bool"),
         ({"prompt": ["x"] * 100, "n": 100}, "n", "at most"),
         ({"prompt": "\ud800"}, "prompt", "surrogate"),
+        ({"prompt": {}}, "prompt", "ids of its tokens"),
+        ({"prompt": [1, "x"]}, "prompt", "ids of its tokens"),
+        ({"prompt": [True]}, "prompt", "ids of its tokens"),
+        ({"prompt": [[1], []]}, "prompt", "ids of its tokens"),
+        ({"prompt": [10**400]}, "prompt", "token"),
         ({"prompt": "x", "response_format": {"type": "yaml"}}, "response_format", "json_schema"),
     ],
 )
@@ -119,10 +133,12 @@ def test_chats_that_are_refused(body: dict[str, Any], param: str, words: str, ti
     [
         ({}, "input", "missing"),
         ({"input": []}, "input", "1 to"),
+        ({"input": 5}, "input", "items"),
+        ({"input": ["x"]}, "input", "items"),
         ({"input": "x", "max_output_tokens": 0}, "max_output_tokens", "max_output_tokens is 0"),
         ({"input": "x", "temperature": math.nan}, "temperature", "nan"),
         ({"input": "x", "n": 2}, "n", "Unrecognized"),
-        ({"input": [{"type": "function_call_output"}]}, "input", "function_call_output"),
+        ({"input": [{"type": "function_call_output"}]}, "input", "input[0].call_id"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input", "text"),
         ({"input": "x", "previous_response_id": "resp_1"}, "previous_response_id", "not supported"),
         ({"input": "x", "truncation": "auto"}, "truncation", "not supported"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -16,14 +17,23 @@ from .errors import ApiError, from_status
 from .events import ClientGone
 from .gateway import Gateway
 from .guard import Guard
+from .replies import ERRORS, KEY
 
 
 def create_app(gateway: Gateway) -> ASGIApp:
     """The ASGI application of a gateway, guard included."""
-    app = FastAPI(title="Narrows", docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Narrows",
+        version=version("narrows"),
+        description="The models of this server, as OpenAI's clients expect them.",
+        docs_url=None,
+        redoc_url=None,
+        responses=ERRORS,
+    )
     app.state.gateway = gateway
-    for part in (chat, completions, responses, embeddings, texts, health):
-        app.include_router(part.router)
+    for part in (chat, completions, responses, embeddings, texts):
+        app.include_router(part.router, dependencies=KEY)
+    app.include_router(health.router)
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
     guarded: ASGIApp = Guard(app, gateway.settings, gateway.tracing)

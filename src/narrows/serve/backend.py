@@ -35,8 +35,8 @@ class Backend:
     """One model's subserver, kept alive: a process that dies is replaced after a pause that grows.
 
     `state` is "loading" until the first process is ready, then "ready" or "restarting"; "failed" when the last one died
-    before it was ready, which fails new requests at once, though another is tried. `on_fatal` is told when the very
-    first process cannot load the model.
+    before it was ready, which fails new requests at once, though another is tried. One that shows for `stall_timeout`
+    seconds no sign of going on is killed. `on_fatal` is told when the very first process cannot load the model.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Backend:
         metrics: ModelMetrics,
         *,
         max_queued: int,
+        stall_timeout: float,
         on_fatal: Callable[[str], Any],
     ) -> None:
         self.name, self.options, self.metrics = name, options, metrics
@@ -57,7 +58,7 @@ class Backend:
         self.num_restarts = 0
         self.progress = time.monotonic()
         self.jobs: dict[str, Job] = {}
-        self._on_fatal = on_fatal
+        self._on_fatal, self._stall_timeout = on_fatal, stall_timeout
         self._socket: zmq.asyncio.Socket | None = None
         self._closing = False
         self._failure = ""  # why the process says it cannot load
@@ -99,7 +100,7 @@ class Backend:
         self._closing = True
         for job in list(self.jobs.values()):
             self.cancel(job)
-            job.call.events.put_nowait(error)
+            job.call.tell(error)
 
     def stalled(self, seconds: float) -> bool:
         """Whether a process that is ready has not shown for so long that it goes on."""
@@ -156,7 +157,8 @@ class Backend:
                 env={"OPENBLAS_NUM_THREADS": "1", **os.environ},
             )
             self._socket = socket
-            tasks = [asyncio.create_task(work) for work in (process.wait(), self._receive(socket), self._ping())]
+            works = process.wait(), self._receive(socket), self._watch(process)
+            tasks = [asyncio.create_task(work) for work in works]
             try:
                 assert process.stdin is not None
                 process.stdin.write(msgspec.json.encode(options) + b"\n")
@@ -177,12 +179,18 @@ class Backend:
     async def _receive(self, socket: zmq.asyncio.Socket) -> None:
         while True:
             self._handle(wire.decode_message(await socket.recv()))
+            await asyncio.sleep(0)  # others' turn, though more may wait here
 
-    async def _ping(self) -> None:
-        while True:
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Asks an idle process for a word now and then, and kills one that has stalled, which ends it as any death."""
+        num_stalled = 0
+        while num_stalled < 2:  # one look may be the first after a sleep of the whole machine
             await asyncio.sleep(PING_SECONDS)
+            num_stalled = num_stalled + 1 if self.stalled(self._stall_timeout) else 0
             if self.state == "ready" and not self.jobs:  # otherwise each step reports
                 self._send(wire.Ping())
+        log.error("%s: no step for %g s: its process is stopped", self.name, self._stall_timeout)
+        process.kill()
 
     def _mourn(self) -> None:
         """A process died: fails what it had begun, keeps what is only queued."""
@@ -198,7 +206,7 @@ class Backend:
     def _fail(self, job: Job, error: ApiError) -> None:
         del self.jobs[job.submit.id]
         self.metrics.ended(job, "error", job.num_open)
-        job.call.events.put_nowait(error)
+        job.call.tell(error)
 
     # --- what it says ---
 
@@ -240,7 +248,7 @@ class Backend:
             job.num_open -= 1
             if not job.num_open:
                 del self.jobs[job.submit.id]
-        job.call.events.put_nowait((job.position, delta))
+        job.call.tell((job.position, delta))
 
 
 async def _leave(process: asyncio.subprocess.Process) -> None:

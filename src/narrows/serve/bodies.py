@@ -1,6 +1,7 @@
 """The bodies of requests: OpenAI's fields, vLLM's beside them, and nothing unknown.
 
-Sampling parameters come from the table in `narrows.sampling`, which also checks them; the rest is checked here.
+Sampling parameters come from the table in `narrows.sampling`, which also checks them; the rest is checked here, but for
+what may be long: a body has to be checked in little time, as all others wait meanwhile.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, create_model, model_validator
 
 from ..constrain import response_format
 from ..methods import near
@@ -25,15 +26,34 @@ _TYPES: dict[str, Any] = {
     "list": {"type": ["array", "null"]},
     "object": {"type": ["object", "null"]},
     "string or list": {"type": ["string", "array", "null"]},
+    "string or object": {"type": ["string", "object", "null"]},
 }
+_IDS = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
+_PROMPT: dict[str, Any] = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}, "minItems": 1},
+        _IDS,
+        {"type": "array", "items": _IDS, "minItems": 1},
+    ]
+}
+_INPUT: dict[str, Any] = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}, "minItems": 1}]}
 
 
 def prompts(value: Any, name: str = "prompt") -> Sequence[str | list[int]]:
-    """One prompt or several, each a text or token ids, as several. Raises ApiError when there is none."""
-    several = [value] if isinstance(value, str) or (value and isinstance(value[0], int)) else value
-    if not several:
+    """One prompt or several, each a text or token ids, as several. Raises ApiError for anything else."""
+    several = [value] if isinstance(value, str) or _are(int, value) else value
+    if several == []:
         raise ApiError(400, f"{name} is an empty list; give at least one text or list of token ids", param=name)
+    if not _are(str, several) and not (_are(list, several) and all(_are(int, ids) for ids in several)):
+        message = f"{name} must be a text, the ids of its tokens, or a list of texts or of lists of ids"
+        raise ApiError(400, message, param=name)
     return several
+
+
+def _are(kind: type, values: Any) -> bool:
+    """Whether it is a list of such values, true being no number, and not empty."""
+    return isinstance(values, list) and bool(values) and set(map(type, values)) == {kind}
 
 
 def sampling(given: Mapping[str, Any], **names: str) -> SamplingParams:
@@ -101,7 +121,7 @@ class Generation(_Sampling):
     priority: Priority = 0
     # Told to OpenAI about a request; of no effect on the answer.
     user: str | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = Field(None, max_length=16)
     store: bool | None = None
     service_tier: str | None = None
     safety_identifier: str | None = None
@@ -137,9 +157,9 @@ class ChatRequest(Generation):
     max_completion_tokens: Any = Field(None, json_schema_extra=_TYPES["integer"])
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Variables for the chat template.")
-    tools: Any = None
-    tool_choice: Any = None
-    parallel_tool_calls: Any = None
+    tools: Any = Field(None, json_schema_extra=_TYPES["list"])
+    tool_choice: Any = Field(None, json_schema_extra=_TYPES["string or object"])
+    parallel_tool_calls: Any = Field(None, json_schema_extra=_TYPES["boolean"])
     # See features.py.
     functions: Any = None
     function_call: Any = None
@@ -160,7 +180,7 @@ class ChatRequest(Generation):
 class CompletionRequest(Generation):
     """POST /v1/completions."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: Any = Field(json_schema_extra=_PROMPT)
     echo: bool | None = False
     best_of: int | None = None
     suffix: str | None = None
@@ -171,7 +191,7 @@ class ResponsesRequest(Body):
     """POST /v1/responses."""
 
     model: str | None = Field(None, max_length=512)
-    input: str | list[dict[str, Any]]
+    input: Any = Field(json_schema_extra=_INPUT)
     instructions: str | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -181,11 +201,14 @@ class ResponsesRequest(Body):
     priority: Priority = 0
     # Of no effect on the answer.
     user: str | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = Field(None, max_length=16)
     store: bool | None = Field(None, description="Nothing is kept, whatever it says.")
     service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    text: Any = Field(None, json_schema_extra=_TYPES["object"])
+    tools: Any = Field(None, json_schema_extra=_TYPES["list"], description="Functions; no other kinds.")
+    tool_choice: Any = Field(None, json_schema_extra=_TYPES["string or object"])
     parallel_tool_calls: bool | None = None
     # See features.py.
     previous_response_id: Any = None
@@ -194,16 +217,13 @@ class ResponsesRequest(Body):
     truncation: Any = None
     include: Any = None
     reasoning: Any = None
-    text: Any = None
-    tools: Any = None
-    tool_choice: Any = None
 
 
 class EmbeddingRequest(Body):
     """POST /v1/embeddings."""
 
     model: str | None = Field(None, max_length=512)
-    input: str | list[str] | list[int] | list[list[int]]
+    input: Any = Field(json_schema_extra=_PROMPT)
     encoding_format: Literal["float", "base64"] | None = "float"
     dimensions: int | None = Field(None, ge=1, description="Must be the model's own, if given.")
     add_special_tokens: bool = True
@@ -229,4 +249,4 @@ class DetokenizeRequest(Body):
     """POST /detokenize."""
 
     model: str | None = None
-    tokens: list[int] = Field(max_length=1 << 20)
+    tokens: Annotated[list[int], FailFast()] = Field(max_length=1 << 20)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .backend import Backend
 
 GRACE_SECONDS = 5.0
+MAX_UNREAD = 4096  # events; a client further behind than that and its connection's buffer does not read
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +55,13 @@ class Call:
             left -= event[1].finish_reason is not None
             yield event
 
+    def tell(self, event: tuple[int, wire.Delta] | ApiError) -> None:
+        """Hands the reader an event. One that is too far behind has had its last: its work is cancelled."""
+        self.events.put_nowait(event)
+        if self.events.qsize() == MAX_UNREAD:
+            self.close()
+            self.events.put_nowait(ApiError(408, "the client reads too slowly", code="client_too_slow"))
+
     def close(self) -> None:
         """Cancels what is not finished; safe to repeat."""
         if self._timer is not None:
@@ -62,4 +70,4 @@ class Call:
             self._backend.cancel(job)
 
     def _expire(self) -> None:
-        self.events.put_nowait(ApiError(504, "the request's deadline has passed", code="deadline"))
+        self.tell(ApiError(504, "the request's deadline has passed", code="deadline"))

@@ -17,12 +17,13 @@ from .bodies import ChatRequest
 from .choices import ChoiceForm
 from .errors import ApiError
 from .gateway import Caller, Gateway, Served, in_thread
+from .replies import ChatCompletion, streamed
 
 router = APIRouter()
 LEAST_LOGPROB = -9999.0  # JSON has no infinity
 
 
-@router.post("/v1/chat/completions")
+@router.post("/v1/chat/completions", responses=streamed(ChatCompletion, "The answers."))
 async def chat_completions(body: ChatRequest, request: Request) -> Response:
     """Answers a conversation."""
     features.check(body)
@@ -38,7 +39,7 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
         raise ApiError(400, f"tool_choice asks for a call, which {name} does not allow", param="tool_choice")
     params = body.params(use.structured_outputs if use.structured_outputs else asked)
     served.check_count(params.n)
-    await served.check_form(params, "tools" if use.structured_outputs else name)
+    await served.forms.check(params, request, "tools" if use.structured_outputs else name)
     form = ChatForm(served, caller, body.include_usage, bool(body.logprobs), use)
     variables = use.variables | (body.chat_template_kwargs or {})
     messages = await in_thread("messages", use.messages, body.messages)

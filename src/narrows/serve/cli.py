@@ -75,9 +75,12 @@ def serve(
         float, typer.Option(min=0, help="Requests of each API key, or of all without keys; then 429. 0 is any number.")
     ] = _DEFAULT["requests_per_minute"],
     max_body_bytes: Annotated[int, typer.Option(min=1024, help="Largest request body.")] = _DEFAULT["max_body_bytes"],
-    body_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds in which a body must arrive.")] = _DEFAULT[
-        "body_timeout"
-    ],
+    body_timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds in which a head, and then a body, must arrive.")
+    ] = _DEFAULT["body_timeout"],
+    send_timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds after which a client that takes nothing is left.")
+    ] = _DEFAULT["send_timeout"],
     request_timeout: Annotated[
         float, typer.Option(min=0.1, help="Seconds after which a request is given up.")
     ] = _DEFAULT["request_timeout"],
@@ -85,7 +88,7 @@ def serve(
         float, typer.Option(min=0, max=86400, help="Seconds that requests have to finish after SIGTERM.")
     ] = _DEFAULT["shutdown_timeout"],
     stall_timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds without a step, with work to do, until /livez fails.")
+        float, typer.Option(min=1, help="Seconds without a step, with work to do, until a process is replaced.")
     ] = _DEFAULT["stall_timeout"],
     otlp_endpoint: Annotated[
         str | None, typer.Option(help="Send a trace of each request here, e.g. http://localhost:4318.")
@@ -102,6 +105,7 @@ def serve(
         requests_per_minute=requests_per_minute,
         max_body_bytes=max_body_bytes,
         body_timeout=body_timeout,
+        send_timeout=send_timeout,
         request_timeout=request_timeout,
         shutdown_timeout=shutdown_timeout,
         stall_timeout=stall_timeout,

@@ -17,11 +17,12 @@ from .chat import finite
 from .choices import ChoiceForm
 from .errors import ApiError
 from .gateway import Caller, Gateway, Served
+from .replies import Completion, streamed
 
 router = APIRouter()
 
 
-@router.post("/v1/completions")
+@router.post("/v1/completions", responses=streamed(Completion, "The continuations."))
 async def completions(body: CompletionRequest, request: Request) -> Response:
     """Continues one prompt or several, each a text or a list of token ids."""
     features.check(body)
@@ -39,7 +40,7 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     if body.suffix:
         raise ApiError(400, "suffix is not supported: put what surrounds the gap into the prompt", param="suffix")
     served.check_count(params.n * len(texts))
-    await served.check_form(params, name)
+    await served.forms.check(params, request, name)
     form = CompletionForm(
         served, caller, body.include_usage, texts if echo else None, params.n, params.logprobs is not None
     )

@@ -14,12 +14,13 @@ from .bodies import EmbeddingRequest, prompts
 from .errors import ApiError
 from .events import until_disconnect
 from .gateway import Caller, Gateway
+from .replies import EmbeddingList, reply
 
 router = APIRouter()
 MAX_INPUTS = 2048
 
 
-@router.post("/v1/embeddings")
+@router.post("/v1/embeddings", responses=reply(EmbeddingList, "A vector of each input."))
 async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
     """The mean of a text's final hidden states, of length 1; for one input or several, texts or token ids."""
     gateway: Gateway = request.app.state.gateway

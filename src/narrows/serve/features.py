@@ -1,11 +1,10 @@
-"""What a request may ask for and not get: old names of tools, tools in responses, a server that remembers.
+"""What a request may ask for and not get: old names of tools, a server that remembers.
 
 A request that asks for one is told so; values that ask for nothing are taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from .errors import ApiError
@@ -21,12 +20,11 @@ _NOTHING: dict[str, tuple[Any, ...]] = {
     "conversation": (),
 }
 _INSTEAD = {"functions": ": it is called tools now", "function_call": ": it is called tool_choice now"}
-RESPONSES = {"tools": ([],), "tool_choice": ("none", "auto")}  # beyond those, of /v1/responses
 
 
-def check(body: Any, more: Mapping[str, tuple[Any, ...]] | None = None) -> None:
+def check(body: Any) -> None:
     """Raises ApiError for a feature that a body asks for."""
-    for name, nothing in {**_NOTHING, **(more or {})}.items():
+    for name, nothing in _NOTHING.items():
         value = getattr(body, name, None)
         if value is not None and value not in nothing:
             message = f"{name} is not supported{_INSTEAD.get(name, '; leave it out')}"

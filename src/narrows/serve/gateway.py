@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..checkpoints import open_checkpoint
-from ..constrain.guidance import Guidance
 from ..models import hub
 from ..prompts import ContextLengthError, RequestError, check_prompt
-from ..sampling import ParamError, SamplingParams, fresh_seed
+from ..sampling import SamplingParams, fresh_seed
 from ..text import ChatTemplate, TemplateError, Tokenizer, TokenizerError, load_chat_template, load_tokenizer
 from . import wire
 from .backend import Backend
 from .call import Call
 from .errors import ApiError
+from .forms import Forms, Trials
 from .metrics import Metrics, ModelMetrics
 from .settings import Settings
 from .tracing import Tracing
@@ -60,11 +60,11 @@ class Caller:
 class Served:
     """One model under its name."""
 
-    def __init__(self, name: str, texts: Texts, backend: Backend) -> None:
+    def __init__(self, name: str, texts: Texts, backend: Backend, trials: Trials) -> None:
         self.name, self.backend = name, backend
         self.tokenizer, self.chat_template = texts.tokenizer, texts.chat_template
         self.created = int(time.time())
-        self._grammars = Guidance(texts.tokenizer, texts.tokenizer.vocab_size)
+        self.forms = Forms(texts.tokenizer, trials)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -80,18 +80,6 @@ class Served:
     async def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Ids of a text. Raises ApiError."""
         return await in_thread("prompt", self.tokenizer.encode, text, add_special, parse_special)
-
-    async def check_form(self, params: SamplingParams, name: str = "structured_outputs") -> None:
-        """Raises ApiError for a form of answers that cannot be kept; it is tried here, and not in the engine's process.
-
-        `name` is what the request calls it.
-        """
-        if params.structured_outputs:
-            try:
-                await asyncio.to_thread(self._grammars.matcher, params.structured_outputs)
-            except ParamError as error:
-                field = error.field if name == "structured_outputs" else name
-                raise ApiError(400, error.message.replace(error.field, field, 1), param=field) from None
 
     async def decode(self, ids: list[int]) -> str:
         """Text of ids. Raises ApiError."""
@@ -181,11 +169,19 @@ class Gateway:
         self.metrics = Metrics()
         self.tracing = Tracing(settings.otlp_endpoint) if settings.otlp_endpoint else None
         self.draining = False
+        self._trials = Trials()
         self.models: dict[str, Served] = {}
         for o in options:
             metrics = ModelMetrics(self.metrics, o.name)
-            backend = Backend(o.name, o.load, metrics, max_queued=settings.max_queued_requests, on_fatal=on_fatal)
-            self.models[o.name] = Served(o.name, Texts.load(o.path), backend)
+            backend = Backend(
+                o.name,
+                o.load,
+                metrics,
+                max_queued=settings.max_queued_requests,
+                stall_timeout=settings.stall_timeout,
+                on_fatal=on_fatal,
+            )
+            self.models[o.name] = Served(o.name, Texts.load(o.path), backend, self._trials)
         self.metrics.watch(self.backends)
 
     @property
@@ -206,5 +202,6 @@ class Gateway:
 
     def fail_all(self) -> None:
         """Ends everything under way, because the server is going."""
+        self._trials.close()
         for backend in self.backends:
             backend.fail_all(ApiError(503, "the server is shutting down", code="unavailable"))

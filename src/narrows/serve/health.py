@@ -9,26 +9,31 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from .gateway import Gateway
+from .replies import KEY, Liveness, Readiness, states
 
 router = APIRouter()
 PUBLIC = frozenset(("/livez", "/readyz", "/health"))  # need no API key
+_READY = states(Readiness, "Requests will be answered.", "Some model is not ready, or the server is going.")
+_PROMETHEUS = {"text/plain": {"schema": {"type": "string"}}}
+REPLACE_SECONDS = 10.0  # in which a stalled process is gone
 
 
-@router.get("/livez")
+@router.get("/livez", responses=states(Liveness, "It goes on.", "A model has stopped for good."))
 async def livez(request: Request) -> JSONResponse:
     """200 while every engine that has work goes on: its count of steps grows, or an idle one answers.
 
-    A full queue, a loading model or one being restarted is no reason to kill the server; see /readyz.
+    A process that stalls is replaced; only when that fails does the server need help. A full queue, a loading model or
+    one being restarted is no reason to kill it; see /readyz.
     """
     gateway: Gateway = request.app.state.gateway
-    limit = gateway.settings.stall_timeout
+    limit = gateway.settings.stall_timeout + REPLACE_SECONDS
     stalled = [backend.name for backend in gateway.backends if backend.stalled(limit)]
     steps = {b.name: b.past.num_steps + (b.report.ledger.num_steps if b.report else 0) for b in gateway.backends}
     return _state("stalled" if stalled else "alive", not stalled, {"stalled": stalled, "steps": steps})
 
 
-@router.get("/readyz")
-@router.get("/health")
+@router.get("/readyz", responses=_READY)
+@router.get("/health", responses=_READY)
 async def readyz(request: Request) -> JSONResponse:
     """200 when requests will be answered by every model."""
     gateway: Gateway = request.app.state.gateway
@@ -37,7 +42,7 @@ async def readyz(request: Request) -> JSONResponse:
     return _state("ready" if ready else "draining" if gateway.draining else "not ready", ready, {"models": states})
 
 
-@router.get("/metrics")
+@router.get("/metrics", dependencies=KEY, response_class=Response, responses={200: {"content": _PROMETHEUS}})
 async def metrics(request: Request) -> Response:
     """Prometheus text."""
     return Response(request.app.state.gateway.metrics.text(), media_type=CONTENT_TYPE_LATEST)

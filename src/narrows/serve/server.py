@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import shutil
 import signal
 import socket
@@ -16,12 +17,14 @@ import uvicorn
 import zmq.asyncio
 
 from .app import create_app
+from .connection import connection
 from .gateway import Gateway, ModelOptions
 from .settings import Settings
 
 log = logging.getLogger("narrows.serve")
 MAX_HEADER_BYTES = 64 << 10
 KEEP_ALIVE_SECONDS = 75
+MAX_FILES = 1 << 16
 GRACE_SECONDS = 5  # to bring out the last errors
 
 
@@ -33,6 +36,7 @@ def run(settings: Settings, models: Sequence[ModelOptions]) -> None:
     except OSError as error:
         raise OSError(f"cannot listen at {settings.host} port {settings.port}: {error.strerror or error}") from None
     with listener:
+        _allow_connections()
         asyncio.run(_serve(settings, models, listener))
 
 
@@ -46,7 +50,7 @@ async def _serve(settings: Settings, models: Sequence[ModelOptions], listener: s
     gateway = Gateway(settings, models, fail)
     config = uvicorn.Config(
         create_app(gateway),
-        http="h11",  # it bounds the size of headers
+        http=connection(settings.body_timeout, settings.send_timeout),
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         ws="none",
         lifespan="off",
@@ -97,6 +101,14 @@ class _Server(uvicorn.Server):
         self._gateway.draining = self.should_exit = True
         self.force_exit = self._num_signals > 2
         self._loop.call_later(timeout, self._gateway.fail_all)
+
+
+def _allow_connections() -> None:
+    """As many open files as are of use and the system lets this process have: each connection is one."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if most == resource.RLIM_INFINITY else min(most, MAX_FILES)
+    if now != resource.RLIM_INFINITY and now < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def setup_logging() -> None:

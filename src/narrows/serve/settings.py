@@ -22,11 +22,12 @@ class Settings:
     cors_origins: tuple[str, ...] = ()  # web pages of other origins that may ask; "*" is any
     max_queued_requests: int = 256  # answers waiting beyond those that run at once
     requests_per_minute: float = 0  # of each key; 0 is any number
-    max_body_bytes: int = 8 << 20
-    body_timeout: float = 30
+    max_body_bytes: int = 2 << 20  # reading JSON holds up everybody
+    body_timeout: float = 30  # for a head, and then for a body, to arrive
+    send_timeout: float = 60  # for a client to take something of what waits for it
     request_timeout: float = 3600
     shutdown_timeout: float = 30
-    stall_timeout: float = 120  # without a step while there is work: not alive
+    stall_timeout: float = 120  # without a step while there is work: the process is replaced
     otlp_endpoint: str | None = None  # of a collector of traces
 
     def hosts(self) -> frozenset[str] | None:

@@ -10,18 +10,19 @@ from . import features
 from .bodies import DetokenizeRequest, TokenizeRequest
 from .errors import ApiError
 from .gateway import Gateway, Served
+from .replies import Detokenized, ModelCard, ModelList, Tokenized, TokenizerInfo, reply
 
 router = APIRouter()
 
 
-@router.get("/v1/models")
+@router.get("/v1/models", responses=reply(ModelList, "All of them."))
 async def models(request: Request) -> dict[str, Any]:
     """The models being served."""
     gateway: Gateway = request.app.state.gateway
     return {"object": "list", "data": [_describe(served) for served in gateway.models.values()]}
 
 
-@router.get("/v1/models/{name:path}")
+@router.get("/v1/models/{name:path}", responses=reply(ModelCard, "The model."))
 async def model(name: str, request: Request) -> dict[str, Any]:
     """One of them."""
     return _describe(request.app.state.gateway.model(name))
@@ -46,7 +47,7 @@ def _describe(served: Served) -> dict[str, Any]:
     }
 
 
-@router.get("/tokenizer_info")
+@router.get("/tokenizer_info", responses=reply(TokenizerInfo, "Of the model."))
 async def tokenizer_info(request: Request, model: str | None = None) -> dict[str, Any]:
     """The tokens that mean something, and the chat template; evaluation harnesses ask for them."""
     served: Served = request.app.state.gateway.model(model)
@@ -64,7 +65,7 @@ async def tokenizer_info(request: Request, model: str | None = None) -> dict[str
     }
 
 
-@router.post("/tokenize")
+@router.post("/tokenize", responses=reply(Tokenized, "The ids."))
 async def tokenize(body: TokenizeRequest, request: Request) -> dict[str, Any]:
     """Ids of a prompt, or of a conversation as the model's template writes it."""
     served = request.app.state.gateway.model(body.model)
@@ -81,7 +82,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> dict[str, Any]:
     return {"count": len(ids), "max_model_len": limits and limits.max_model_len, "tokens": ids, "token_strs": texts}
 
 
-@router.post("/detokenize")
+@router.post("/detokenize", responses=reply(Detokenized, "The text."))
 async def detokenize(body: DetokenizeRequest, request: Request) -> dict[str, str]:
     """The text of ids."""
     served: Served = request.app.state.gateway.model(body.model)

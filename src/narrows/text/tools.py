@@ -181,7 +181,7 @@ def _check_tools(tools: Any) -> tuple[dict[str, Any], ...]:
 
 def _check_size(where: str, value: Any) -> None:
     try:
-        size = len(json.dumps(value, allow_nan=False))
+        size = len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise ParamError(where, f"is not JSON: {str(error)[:80]}") from None
     if size > MAX_GRAMMAR_BYTES:
