@@ -11,7 +11,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from ..sampling import ParamError
-from . import chat, completions, embeddings, health, responses, status, texts
+from . import chat, completions, embeddings, health, responses, status, texts, web
 from .errors import ApiError, from_status
 from .events import ClientGone
 from .gateway import Gateway
@@ -22,7 +22,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
     """The ASGI application of a gateway, guard included."""
     app = FastAPI(title="Narrows", docs_url=None, redoc_url=None)
     app.state.gateway = gateway
-    for part in (chat, completions, responses, embeddings, texts, health, status):
+    for part in (chat, completions, responses, embeddings, texts, health, status, web):
         app.include_router(part.router)
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)

@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from .gateway import Gateway
 
 router = APIRouter()
-PUBLIC = frozenset(("/livez", "/readyz", "/health"))  # need no API key
+PUBLIC = frozenset(("/livez", "/readyz", "/health"))
 
 
 @router.get("/livez")
