@@ -37,6 +37,7 @@ class StepResult:
     finish_reason: str | None = None  # "stop" | "length"
     logprobs: list[TokenLogprobs] | None = None  # of `tokens`
     prompt_logprobs: list[TokenLogprobs] | None = None  # of the next prompt tokens, the first prompt token having none
+    num_accepted: int = 0  # guesses that were right: the first of `tokens`, which an end may have cut short
 
 
 class Engine:
@@ -72,8 +73,7 @@ class Engine:
         self.requests: dict[str, Request] = {}  # those not finished, by id
         self.waiting: list[Request] = []  # in order of arrival, after those that were preempted
         self.running: list[Request] = []  # in the order in which they began
-        self.ledger = Ledger()
-        self._ids = count()
+        self.ledger, self._ids = Ledger(), count()
 
     def add(
         self,
@@ -227,15 +227,15 @@ class Engine:
             request.cursors[TARGET].num_read += n
             if prompt:
                 request.state["prompt_logprobs"] = request.state.get("prompt_logprobs", 0) + len(prompt)
-            straight = len(request.tokens) + (num_straight(verdict.path) if verdict else 0)
-            ended = "stop" if is_pooled(request) else None
+            path = verdict.path if verdict else []
+            straight, ended = len(request.tokens) + num_straight(path), "stop" if is_pooled(request) else None
             tokens, reason = self._accept(request, verdict, now) if verdict else ([], ended)
             self._settle(request, min(straight, len(request.tokens) - 1))
             if reason:
                 self._finish(request, reason)
             if tokens or prompt or reason:
                 logprobs = verdict.logprobs[: len(tokens)] if verdict and verdict.logprobs else None
-                results.append(StepResult(request, tokens, reason, logprobs, prompt))
+                results.append(StepResult(request, tokens, reason, logprobs, prompt, len(path)))
         return results
 
     def _accept(self, request: Request, verdict: Verdict, now: float) -> tuple[list[int], str | None]:
