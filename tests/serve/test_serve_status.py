@@ -133,7 +133,9 @@ def test_marking_changes_no_answer_that_a_stop_string_ends(drafting: Server) -> 
 @pytest.mark.parametrize(("num", "length", "marks"), [(0, 0, [False]), (2, 3, [True, False]), (3, 4, [True])])
 def test_guesses_and_others_come_one_after_the_other(num: int, length: int, marks: list[bool]) -> None:
     logprobs = [TokenLogprobs(token, -1.0, 1, []) for token in (7, 8, 9)]
-    delta = wire.Delta("a", 0, "abcd", [7, 8, 9], logprobs, [None], "stop", 9, 2, {"ttft_seconds": 1}, num, length)
+    given: dict[str, Any] = {"num_drafted": num, "num_drafted_chars": length, "ledger": {"ttft_seconds": 1}}
+    given |= {"finish_reason": "stop", "stop_reason": 9, "num_cached": 2, "prompt_logprobs": [None]}
+    delta = wire.Delta(id="a", index=0, text="abcd", token_ids=[7, 8, 9], logprobs=logprobs, **given)
     job = SimpleNamespace(submit=SimpleNamespace(params=SimpleNamespace(n=1), prompt=[1]), position=0)
 
     class Call:
