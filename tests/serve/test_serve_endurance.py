@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import pytest
 import soak
-from servers import SECONDS, Server, wait
+from servers import PAGE_BYTES, SECONDS, Server, wait
 
 from narrows import LLM, SamplingParams
 
@@ -160,11 +160,12 @@ def test_answers_hold_nothing_of_other_requests(times: int, wide: Server, tiny_g
 @pytest.mark.timeout(7200)
 def test_a_long_mixed_load_loses_and_keeps_nothing(tiny_path: Path, start: Callable[..., Server]) -> None:
     """Minutes from $NARROWS_SOAK_MINUTES."""
-    server = start(tiny_path, "--threads", "1").ready()
+    cache = ("--kv-cache-bytes", str(32 * PAGE_BYTES))  # all of it is in use soon
+    server = start(tiny_path, "--threads", "1", *cache).ready()
     result = soak.run(server, 60 * float(os.environ.get("NARROWS_SOAK_MINUTES", "5")))
     print(result)
     assert result.lost == 0
-    assert result.bytes_per_token < 1
+    assert result.grown_bytes < max(1 << 20, result.tokens)  # a byte a token, or nothing to speak of
     assert result.grown_descriptors <= 2
     assert server.quiet()
 
