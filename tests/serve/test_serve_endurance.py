@@ -1,6 +1,6 @@
 """The same, many times over: clients that leave, processes that are killed, signals, and a long mixed load.
 
-Each is there in small, and in full for `make test-long`.
+Each is there in small, here or in test_serve_faults, and in full for `make test-long`.
 """
 
 from __future__ import annotations
@@ -57,9 +57,11 @@ def test_clients_that_leave_at_any_point(times: int, wide: Server) -> None:
     assert wide.complete("the cat")["choices"]
 
 
-@sizes(1, 20)
-def test_processes_that_are_killed_under_load(times: int, tiny_path: Path, start: Callable[..., Server]) -> None:
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_processes_that_are_killed_under_load(tiny_path: Path, start: Callable[..., Server]) -> None:
     """Every request is answered, or told that its process ended; those after it are answered."""
+    times = 20
     server = start(tiny_path, "--threads", "1").ready()
     want = server.complete("the cat", max_tokens=30, ignore_eos=True)["choices"]
     stop = threading.Event()
