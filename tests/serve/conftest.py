@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import Server
-
-PAGE_BYTES = 64 * 2 * 2 * 2 * 16 * 2  # of the tiny model: tokens, layers, keys and values, heads, dimensions, bytes
+from servers import PAGE_BYTES, Server
 
 
 @pytest.fixture(scope="session")

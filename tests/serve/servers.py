@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 
+PAGE_BYTES = 64 * 2 * 2 * 2 * 16 * 2  # of the tiny model: tokens, layers, keys and values, heads, dimensions, bytes
 SECONDS = 60.0  # for anything that must happen at last
 
 

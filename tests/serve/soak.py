@@ -10,7 +10,6 @@ from typing import Any
 
 import fuzz
 import httpx
-import numpy as np
 from servers import SECONDS, Server, descriptors, memory, wait
 
 NUM_CLIENTS = 8
@@ -26,8 +25,8 @@ class Result:
     left: int  # early, on purpose
     malformed: int
     lost: int  # neither answered nor refused with a reason
-    tokens: int
-    bytes_per_token: float  # slope of resident memory, gateway and engines, after the first fifth
+    tokens: int  # after the first fifth
+    grown_bytes: int  # of resident memory, gateway and engines, after the first fifth
     grown_descriptors: int
 
 
@@ -56,10 +55,10 @@ def run(server: Server, seconds: float) -> Result:
     for thread in threads:
         thread.join()
     wait(server.quiet)
-    tokens, resident = np.array(seen[len(seen) // 5 :], np.float64).T
-    slope = float(np.polyfit(tokens, resident, 1)[0]) if np.ptp(tokens) else 0.0
+    later = seen[len(seen) // 5 :]
+    tokens, bytes_ = (later[-1][i] - later[0][i] for i in (0, 1))
     grown = sum(map(descriptors, processes)) - first
-    return Result(seconds, **counts, tokens=int(tokens[-1]), bytes_per_token=slope, grown_descriptors=grown)
+    return Result(seconds, **counts, tokens=int(tokens), grown_bytes=int(bytes_), grown_descriptors=grown)
 
 
 def _one(server: Server, rng: random.Random) -> str:

@@ -1,6 +1,6 @@
 """The same, many times over: clients that leave, processes that are killed, signals, and a long mixed load.
 
-Each is there in small, and in full for `make test-long`.
+Each is there in small, here or in test_serve_faults, and in full for `make test-long`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import pytest
 import soak
-from servers import SECONDS, Server, wait
+from servers import PAGE_BYTES, SECONDS, Server, wait
 
 from narrows import LLM, SamplingParams
 
@@ -57,9 +57,11 @@ def test_clients_that_leave_at_any_point(times: int, wide: Server) -> None:
     assert wide.complete("the cat")["choices"]
 
 
-@sizes(1, 20)
-def test_processes_that_are_killed_under_load(times: int, tiny_path: Path, start: Callable[..., Server]) -> None:
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_processes_that_are_killed_under_load(tiny_path: Path, start: Callable[..., Server]) -> None:
     """Every request is answered, or told that its process ended; those after it are answered."""
+    times = 20
     server = start(tiny_path, "--threads", "1").ready()
     want = server.complete("the cat", max_tokens=30, ignore_eos=True)["choices"]
     stop = threading.Event()
@@ -160,11 +162,12 @@ def test_answers_hold_nothing_of_other_requests(times: int, wide: Server, tiny_g
 @pytest.mark.timeout(7200)
 def test_a_long_mixed_load_loses_and_keeps_nothing(tiny_path: Path, start: Callable[..., Server]) -> None:
     """Minutes from $NARROWS_SOAK_MINUTES."""
-    server = start(tiny_path, "--threads", "1").ready()
+    cache = ("--kv-cache-bytes", str(32 * PAGE_BYTES))  # all of it is in use soon
+    server = start(tiny_path, "--threads", "1", *cache).ready()
     result = soak.run(server, 60 * float(os.environ.get("NARROWS_SOAK_MINUTES", "5")))
     print(result)
     assert result.lost == 0
-    assert result.bytes_per_token < 1
+    assert result.grown_bytes < max(1 << 20, result.tokens)  # a byte a token, or nothing to speak of
     assert result.grown_descriptors <= 2
     assert server.quiet()
 
