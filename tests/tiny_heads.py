@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from narrows.checkpoints.compressed import sha256
-from narrows.checkpoints.head import VECTORS, shapes
+from narrows.checkpoints.head import FUSE, NORMS, SCALE, shapes
 from narrows.train.artifact import write_head
 from narrows.types import F32, ModelSpec
 
@@ -17,7 +17,8 @@ def random_weights(spec: ModelSpec, seed: int = 0) -> dict[str, F32]:
     """Matrices and vectors by name."""
     rng = np.random.default_rng(seed)
     weights = {n: (rng.standard_normal(s) / np.sqrt(s[1])).astype(np.float32) for n, s in shapes(spec).items()}
-    return weights | {n: rng.uniform(0.5, 1.5, spec.hidden_size).astype(np.float32) for n in VECTORS}
+    weights |= {n: rng.uniform(0.5, 1.5, spec.hidden_size).astype(np.float32) for n in NORMS}
+    return weights | {SCALE: rng.uniform(0.5, 2, weights[FUSE].shape[1]).astype(np.float16).astype(np.float32)}
 
 
 def write_tiny_head(out: Path, model: Path, spec: ModelSpec, **info: Any) -> Path:

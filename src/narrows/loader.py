@@ -280,11 +280,11 @@ def _head_reader(
     spec = replace(
         files.spec, num_layers=1, layer_rope=files.spec.layer_rope[-1:], layer_window=files.spec.layer_window[-1:]
     )
-    parts = {**matrices, **head.vectors, "embed": tensors["embed"], "head": output}
+    parts = {**matrices, **head.norms, "embed": tensors["embed"], "head": output}
     native = NativeModel(spec, parts, target.num_pages, target.num_threads, hidden_of=(1,))
     identity = f"{files.identity} {head.matrices.identity()}"
     pool = KvPool(target.num_pages, PAGE_SIZE, identity=identity, codec=stack.kv.tag)
-    fusion = Fusion(lambda hidden: _native.matmul(fuse, hidden), fuse.cols, fuse.rows, fuse.data.size)
+    fusion = Fusion(lambda hidden: _native.matmul(fuse, hidden * head.scale), fuse.cols, fuse.rows, fuse.data.size)
     return HeadReader(name, native, pool, fusion, head.ids)
 
 

@@ -85,11 +85,11 @@ def test_a_head_is_its_oracle_on_the_targets_states_and_on_its_own(llm: LLM, tin
     got = [reader.advance([(request, request.tokens)])[0], reader.advance([(request, [9])])[0]]
 
     head = open_head(folder, loaded.spec)
-    stored = {n: unpack(m) for n, m in load_compressed(head.matrices, "dense", cache=False).items()} | head.vectors
+    stored = {n: unpack(m) for n, m in load_compressed(head.matrices, "dense", cache=False).items()} | head.norms
     weights = {name: w.astype(np.float64) for name, w in stored.items()}
     embed, output = unpack(loaded.model.tensors["embed"]), unpack(loaded.model.tensors["head"])[::2]
     features = np.zeros((71, 64))
-    features[1:70] = hidden[:69] @ weights[FUSE].T
+    features[1:70] = (hidden[:69] * head.scale) @ weights[FUSE].T
     embeds = embed[[*TOKENS, 9]].astype(np.float64)
     features[70] = head_states(loaded.spec, weights, embeds[:70], features[:70])[-1]
     want = head_states(loaded.spec, weights, embeds, features)[-2:]

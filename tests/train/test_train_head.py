@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from narrows import LLM, SamplingParams  # noqa: E402
 from narrows.checkpoints import open_checkpoint  # noqa: E402
 from narrows.checkpoints.base import CheckpointError  # noqa: E402
-from narrows.checkpoints.head import FUSE  # noqa: E402
+from narrows.checkpoints.head import FUSE, SCALE  # noqa: E402
 from narrows.cli import app  # noqa: E402
 from narrows.ref.head import head_states  # noqa: E402
 from narrows.train.base import Course, Texts, TrainError  # noqa: E402
@@ -60,7 +60,8 @@ def test_the_unrolling_is_a_draft_on_own_states(llm: LLM) -> None:
     with torch.no_grad():
         net = Head(spec, weights).double()
         steps = [x[0].numpy() for x in net(torch.tensor(embeds)[None], torch.tensor(states)[None], 3)]
-    targets = np.concatenate([np.zeros((1, 64)), (states @ weights[FUSE].T.astype(np.float64))[:-1]])
+    fused = (states * weights.pop(SCALE)) @ weights[FUSE].T.astype(np.float64)
+    targets = np.concatenate([np.zeros((1, 64)), fused[:-1]])
     for row in range(9):
         for step in range(min(3, row + 1)):
             features = targets[: row + 1].copy()
@@ -123,10 +124,15 @@ def test_loops_go_on_from_a_head_and_keep_its_vocabulary(llm: LLM, tiny_path: Pa
 
 def test_loops_weigh_the_first_and_the_last_stage() -> None:
     course = Course(depth=2, loops=3)
-    drawn = {tuple(_step_weights(course, n)) for n in range(40)}
+    drawn = {tuple(_step_weights(course, n, 40)) for n in range(40)}
     assert drawn == {(0.25, 0.25, 0.25, 0.25), (0.25, 0.25, 0.0, 0.0, 0.25, 0.25)}
-    assert _step_weights(course, 3) == _step_weights(course, 3)
-    assert sum(_step_weights(Course(depth=3), 0)) == pytest.approx(1)
+    assert _step_weights(course, 3, 40) == _step_weights(course, 3, 40)
+
+
+def test_a_head_learns_the_first_token_first() -> None:
+    course = Course(depth=3)
+    assert [len(_step_weights(course, n, 10)) for n in range(10)] == [1] * 6 + [3] * 4
+    assert sum(_step_weights(course, 9, 10)) == pytest.approx(1)
 
 
 def test_a_head_of_another_model_is_refused(
@@ -136,7 +142,7 @@ def test_a_head_of_another_model_is_refused(
     head = write_tiny_head(tmp_path / "other", other, llm.loaded.spec)
     with pytest.raises(TrainError, match=r"--from .*other was not trained for tiny.gguf"):
         training(llm, tmp_path / "out", head)
-    with pytest.raises(CheckpointError, match=r"head .*other was trained for 'tiny.gguf' .*`narrows train head`"):
+    with pytest.raises(CheckpointError, match=r"head .*other was trained for tiny.gguf .*`narrows train head`"):
         LLM(tiny_path, f"draft=head:name={head}", num_threads=1, cache=False)
 
 

@@ -20,7 +20,10 @@ from .compressed import Compressed, open_compressed, sha256
 
 INFO, KIND = "head.json", "narrows-head"
 FUSE, VOCABULARY = "fuse", "vocabulary"
-VECTORS = ("embed_norm", "layers.0.attn_norm", "layers.0.ffn_norm", "norm")
+SCALE = (
+    "scale"  # [3H], what states are multiplied with: some values of a stream are thousands of times as large as others
+)
+NORMS = ("embed_norm", "layers.0.attn_norm", "layers.0.ffn_norm", "norm")  # [H]
 NUM_LAYERS = 3  # of the target, whose states are fused
 AUTO = "auto"
 
@@ -45,7 +48,8 @@ class TrainedHead:
     path: Path
     matrices: Compressed
     layers: tuple[int, ...]  # of the target: the states before these are fused
-    vectors: dict[str, F32]
+    norms: dict[str, F32]
+    scale: F32
     ids: I32  # [V] the tokens it may draft, in order
     info: dict[str, Any]
 
@@ -66,11 +70,12 @@ def open_head(path: Path, spec: ModelSpec) -> TrainedHead:
         raise error(f"layers is {layers!r:.40}, not {NUM_LAYERS} layers of a model of {spec.num_layers}")
     if folder.shapes != shapes(spec):
         raise error("its matrices have not the shapes that the model's sizes ask for")
-    vectors = {name: folder.vector(name, spec.hidden_size) for name in VECTORS}
+    norms = {name: folder.vector(name, spec.hidden_size) for name in NORMS}
+    scale = folder.vector(SCALE, NUM_LAYERS * spec.hidden_size)
     ids = unpack_ids(folder.raw(VOCABULARY, -(-spec.vocab_size // 8)), spec.vocab_size)
     if not len(ids):
         raise error("its vocabulary is empty")
-    return TrainedHead(path, folder, tuple(layers), vectors, ids, folder.info)
+    return TrainedHead(path, folder, tuple(layers), norms, scale, ids, folder.info)
 
 
 def pack_ids(ids: Iterable[int], vocab_size: int) -> npt.NDArray[np.uint8]:
@@ -96,7 +101,7 @@ def find_head(name: str, targets: Sequence[Path], places: Sequence[Path]) -> Pat
         found = next((p for p in (Path(name).expanduser(), *(q / name for q in places)) if (p / INFO).is_file()), None)
         if found is None:
             raise CheckpointError(f"there is no head {name[:100]!r}: no folder of that name with a {INFO}")
-        owner = _parent(found)
+        owner = parent_of(found)
         if owner["sha256"] not in digests:
             raise CheckpointError(
                 f"head {found} was trained for {owner['file']} (sha256 {owner['sha256'][:12]}...), not for "
@@ -104,14 +109,14 @@ def find_head(name: str, targets: Sequence[Path], places: Sequence[Path]) -> Pat
             )
         return found
     heads = [p for place in places if place.is_dir() for p in sorted(place.iterdir()) if (p / INFO).is_file()]
-    owners = {p: _parent(p)["sha256"] for p in heads}
+    owners = {p: parent_of(p)["sha256"] for p in heads}
     found = next((p for digest in digests for p in heads if owners[p] == digest), None)
     if found is None:
         raise CheckpointError(f"there is no head for {targets[0].name}: `narrows train head` trains one")
     return found
 
 
-def _parent(path: Path) -> dict[str, str]:
+def parent_of(path: Path) -> dict[str, str]:
     """The model that a head was trained for: its file and sha256."""
     parent = read_object(path / INFO).get("parent")
     known = parent if isinstance(parent, dict) else {}

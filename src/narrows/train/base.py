@@ -43,17 +43,18 @@ class Texts:
 class Course:
     """How a head is trained on them.
 
-    Each position is unrolled `depth` tokens deep on the head's own states, as it will draft (training-time test,
-    EAGLE-3, arXiv:2503.01840, section 3.2). With `loops` it is as deep as 2 to `loops` stages of `depth` tokens, drawn
-    for each batch, and the loss is the mean of those of the first and of the last stage (DLoop, arXiv:2610.07659).
+    After a beginning with the first token alone each position is unrolled `depth` tokens deep on the head's own states,
+    as it will draft (training-time test, EAGLE-3, arXiv:2503.01840, section 3.2). With `loops` it is as deep as 2 to
+    `loops` stages of `depth` tokens, drawn for each batch, and the loss is the mean of those of the first and of the
+    last stage (DLoop, arXiv:2610.07659).
     """
 
-    epochs: int = 2
+    epochs: int = 4
     depth: int = 3
     loops: int = 1
     vocab: int = 4096  # tokens the head may draft
-    rate: float = 5e-4  # of learning, at its highest
-    batch: int = 768  # tokens
+    rate: float = 1e-3  # of learning, at its highest
+    batch: int = 400  # tokens
     seed: int = 0
 
     def __post_init__(self) -> None:

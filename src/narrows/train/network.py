@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checkpoints.head import FUSE, VECTORS, shapes
+from ..checkpoints.head import FUSE, NORMS, SCALE, shapes
 from ..types import F32, ModelSpec
 
 
@@ -23,12 +23,13 @@ class Head(nn.Module):
     def __init__(self, spec: ModelSpec, weights: Mapping[str, F32]) -> None:
         super().__init__()
         self.spec = spec
-        self.names = [*shapes(spec), *VECTORS]
+        self.names = [*shapes(spec), *NORMS]
         self.weights = nn.ParameterDict(
             {n.replace(".", "-"): nn.Parameter(torch.tensor(weights[n])) for n in self.names}
         )
         rope = spec.ropes[spec.layer_rope[-1]]
         self.rope_scale = rope.scale
+        self.scale = torch.tensor(weights[SCALE])
         self.inv_freq = torch.tensor(rope.inv_freq)
 
     def w(self, name: str) -> Tensor:
@@ -36,7 +37,8 @@ class Head(nn.Module):
 
     def arrays(self) -> dict[str, F32]:
         """The weights, by name."""
-        return {name: self.w(name).detach().numpy().copy() for name in self.names}
+        arrays = {name: self.w(name).detach().numpy().copy() for name in self.names}
+        return arrays | {SCALE: self.scale.numpy()}
 
     def forward(self, embeds: Tensor, states: Tensor, depth: int) -> list[Tensor]:
         """embeds [B, L, H] of tokens, the target's states [B, L, 3H] -> by step: the head's own states [B, L, H]."""
@@ -45,7 +47,7 @@ class Head(nn.Module):
         cos, sin = angles.cos() * self.rope_scale, angles.sin() * self.rope_scale
         causal = torch.arange(length)[:, None] - torch.arange(length)  # [row, entry]
         embeds = self._norm(embeds * self.spec.embed_scale, "embed_norm")
-        x = states @ self.w(FUSE).T
+        x = (states * self.scale) @ self.w(FUSE).T
         past: list[tuple[Tensor, Tensor]] = []
         out: list[Tensor] = []
         for step in range(depth):

@@ -17,7 +17,7 @@ from .. import _native
 from ..checkpoints import Checkpoint
 from ..checkpoints.base import read_object
 from ..checkpoints.compressed import WEIGHTS, sha256
-from ..checkpoints.head import FUSE, open_head, shapes
+from ..checkpoints.head import FUSE, SCALE, open_head, parent_of, shapes
 from ..compress.artifact import write
 from ..models import declare
 from ..types import F32, I32, ModelSpec, TensorSource
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from narrows import LLM
 
 CURVES = "training.json"
+SAMPLE = 8192  # rows by which the usual size of states is judged
 
 
 class Training:
@@ -54,7 +55,7 @@ class Training:
         self.parent = {"name": name, "file": llm.loaded.path.name, "sha256": sha256(llm.loaded.path)}
         self.layers = target_layers(self.spec)
         self.begin = None if begin is None else open_head(begin, self.spec)
-        if self.begin is not None and self.begin.info.get("parent", {}).get("sha256") != self.parent["sha256"]:
+        if begin is not None and parent_of(begin)["sha256"] != self.parent["sha256"]:
             raise TrainError(
                 f"--from {begin} was not trained for {self.parent['file']}: train from a head of this model"
             )
@@ -72,7 +73,7 @@ class Training:
         features = collect(self.llm, self.parent["sha256"], self.texts, self.layers, self.out.parent, self.track)
         ids = self._vocabulary(features)
         torch.manual_seed(self.course.seed)
-        head = Head(self.spec, self._first_weights())
+        head = Head(self.spec, self._first_weights(features))
         rows = np.stack([self._row("head", i) for i in ids.tolist()])
         lesson = Lesson(features, self.embeds, ids, torch.tensor(rows), torch.tensor(self._read("norm")))
         history = train(head, lesson, self.course, self.work / "checkpoint.pt", self.track)
@@ -127,8 +128,10 @@ class Training:
             return read_matrix(self.ckpt, source, self.llm.num_threads)
         return to_floats(self.ckpt.raw(source.name), self.ckpt.tensors[source.name].dtype) + np.float32(source.add)
 
-    def _first_weights(self) -> dict[str, F32]:
-        """Those of the head to go on from, or of the target: its last layer, with what its first reads beside it."""
+    def _first_weights(self, features: Features) -> dict[str, F32]:
+        """Those of the head to go on from, or of the target: its last layer, with what its first reads beside it, on
+        the high states as they are.
+        """
         if self.begin is not None:
             return _weights(self.begin.path, self.spec)
         last, hidden = f"layers.{self.spec.num_layers - 1}.", self.spec.hidden_size
@@ -139,7 +142,10 @@ class Training:
             both = [self._read(f"layers.0.{part}"), self._read(last + part)]
             weights[f"layers.0.{part}"] = np.concatenate(both, axis=1)
         fuse = np.zeros(shapes(self.spec)[FUSE], np.float32)
-        fuse[:, -hidden:] = np.eye(hidden)
+        some = features.states[:: max(1, len(features.states) // SAMPLE), : fuse.shape[1]].astype(np.float32)
+        usual = np.median(np.abs(some), axis=0) + 1e-3
+        weights[SCALE] = (1 / usual).astype(np.float16).astype(np.float32)
+        fuse[:, -hidden:] = np.diag(usual[-hidden:])
         weights[FUSE] = fuse
         return weights
 
@@ -147,7 +153,7 @@ class Training:
 def _weights(path: Path, spec: ModelSpec) -> dict[str, F32]:
     """A trained head's, as float32."""
     head = open_head(path, spec)
-    found: dict[str, F32] = dict(head.vectors)
+    found: dict[str, F32] = {**head.norms, SCALE: head.scale}
     for name, (_, cols) in head.matrices.shapes.items():
         _, codes, scales = head.matrices.matrix(name)
         found[name] = GRID.decode(codes, np.repeat(scales.astype(np.float32), GRID.group, axis=1)[:, :cols])
