@@ -196,7 +196,7 @@ class Later:
 class DropsWhatWasUnsure:
     """A wrong drafter: what it drew is thrown away for its own probability (trap 1 of loops)."""
 
-    base: DraftModel
+    base: DraftModel | Head
     max_drafted: int = 2
     models: tuple[str, ...] = ("toy",)
 
@@ -209,8 +209,9 @@ def test_a_verifier_that_takes_everything_fails() -> None:
     assert p_value(DRAFTERS["drawn"], TakesEverything()) < 1e-6
 
 
-def test_dropping_unsure_tokens_fails() -> None:
-    assert p_value(DropsWhatWasUnsure(DraftModel("toy", k=1)), Rejection()) < 1e-6
+@pytest.mark.parametrize("base", [DraftModel("toy", k=1), Head(k=1)], ids=["model", "head"])
+def test_dropping_unsure_tokens_fails(base: Any) -> None:
+    assert p_value(DropsWhatWasUnsure(base), Rejection()) < 1e-6
 
 
 def test_typical_is_another_distribution_and_says_so() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tiny_heads import write_tiny_head
 
 from narrows import LLM, SamplingParams
 from narrows.methods import StackError
@@ -104,6 +105,24 @@ def test_the_pacer_changes_no_ids(tiny_path: Path, tiny_gguf: Callable[..., Path
     for draft in (f"model:model={other}", f"looped:base=(ngram:min_n=1|model:model={other})"):
         llm = LLM(tiny_path, f"draft={draft}", num_threads=1, cache=False)
         assert ids(llm, prompts, greedy(60), 3) == plain
+
+
+@pytest.mark.parametrize("params", ["greedy", "sampled"])
+def test_a_head_changes_no_ids(params: str, tiny_path: Path, tmp_path: Path) -> None:
+    """A head with random weights, alone and in a batch of eight, looped and behind n-grams."""
+    drawn = SamplingParams(temperature=0.8, seed=3, max_tokens=40, ignore_eos=True, repetition_penalty=1.2)
+    wanted = greedy(40) if params == "greedy" else drawn
+    plain = LLM(tiny_path, num_threads=1, cache=False)
+    folder = write_tiny_head(tmp_path / "head", tiny_path, plain.loaded.spec)
+    prompts = [word * n for n, word in enumerate(TOPICS, 1)]
+    want = ids(plain, prompts, wanted, 8)
+    head = f"head:name={folder},k=2"
+    for draft in (head, f"looped:base=({head}),gate=-inf", f"looped:base=({head}),gate=-5", f"ngram:branches=2|{head}"):
+        llm = LLM(tiny_path, f"draft={draft} pace=fixed", num_threads=1, cache=False)
+        assert ids(llm, prompts, wanted, 1) == want
+        assert ids(llm, prompts, wanted, 8) == want
+        llm.engine.check()
+        assert llm.ledger.drafts.num_drafts > 0
 
 
 def test_stop_strings_inside_accepted_drafts(tiny_path: Path) -> None:
