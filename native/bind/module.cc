@@ -1,7 +1,10 @@
 // The Python face of the core. It checks everything that crosses, the core checks nothing.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+
+#include <utility>
 
 #include "bind/arrays.h"
 #include "narrows/memory.h"
@@ -75,12 +78,15 @@ ModelConfig to_config(nb::dict spec, nb::dict tensors, std::vector<nb::object>& 
 
   c.embed = matrix("embed", c.vocab, c.hidden);
   require(!c.embed.format.sparse, "tensor `embed` is looked up by rows, which a sparse format does not allow");
-  c.head = find("head").is_valid() ? matrix("head", c.vocab, c.hidden) : c.embed;
   c.norm = vector("norm", c.hidden, true);
+  c.embed_norm = vector("embed_norm", c.hidden, false);
+  require(!c.embed_norm || num_layers == 1, "spec: a drafting head has one layer");
+  int outputs = c.embed_norm && find("head").is_valid() ? nb::cast<int>(find("head").attr("rows")) : c.vocab;
+  c.head = find("head").is_valid() ? matrix("head", outputs, c.hidden) : c.embed;
   auto ropes = nb::cast<std::vector<int>>(spec["layer_rope"]), windows = nb::cast<std::vector<int>>(spec["layer_window"]);
   require(int(ropes.size()) == num_layers && int(windows.size()) == num_layers,
           "spec: layer_rope and layer_window need an entry a layer");
-  int q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+  int q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim, in = c.embed_norm ? 2 * c.hidden : c.hidden;
   for (int i = 0; i < num_layers; i++) {
     std::string at = "layers." + std::to_string(i) + ".";
     Layer l;
@@ -96,9 +102,9 @@ ModelConfig to_config(nb::dict spec, nb::dict tensors, std::vector<nb::object>& 
     l.v_bias = vector(at + "v_bias", kv, false);
     l.q_norm = vector(at + "q_norm", c.head_dim, false);
     l.k_norm = vector(at + "k_norm", c.head_dim, false);
-    l.q = matrix(at + "q", q, c.hidden);
-    l.k = matrix(at + "k", kv, c.hidden);
-    l.v = matrix(at + "v", kv, c.hidden);
+    l.q = matrix(at + "q", q, in);
+    l.k = matrix(at + "k", kv, in);
+    l.v = matrix(at + "v", kv, in);
     l.o = matrix(at + "o", c.hidden, q);
     l.gate = matrix(at + "gate", c.ffn, c.hidden);
     l.up = matrix(at + "up", c.ffn, c.hidden);
@@ -163,6 +169,7 @@ Batch to_batch(const Model& m, const Ids& tokens, const Ids& positions, const Id
 Array<float, 2> forward(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens, Ids context_lens, Table page_table,
                         Ids logit_rows, std::optional<Ids> parents) {
   Model& m = *self.model;
+  require(!m.config().embed_norm, "a drafting head reads features: use states()");
   Batch b = to_batch(m, tokens, positions, cu_seqlens, context_lens, page_table, logit_rows, parents);
   float* logits;
   auto out = new_array<float>({size_t(b.num_logits), size_t(m.config().vocab)}, &logits);
@@ -171,30 +178,43 @@ Array<float, 2> forward(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens,
   return out;
 }
 
-// forward(), and the final hidden states of some rows: what the head reads.
-std::pair<Array<float, 2>, Array<float, 2>> forward_hidden(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens,
-                                                           Ids context_lens, Table page_table, Ids logit_rows, Ids hidden_rows,
-                                                           std::optional<Ids> parents) {
+using States = std::tuple<Array<float, 2>, Array<float, 2>, Array<float, 2>>;
+States states(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens, Ids context_lens, Table page_table, Ids logit_rows,
+              std::optional<Ids> parents, std::vector<int> layers, std::optional<Ids> final_rows, std::optional<Rows> features) {
   Model& m = *self.model;
+  size_t hidden = m.config().hidden, width = layers.size() * hidden;
   Batch b = to_batch(m, tokens, positions, cu_seqlens, context_lens, page_table, logit_rows, parents);
-  for (size_t r = 0; r < hidden_rows.size(); r++)
-    require(hidden_rows.data()[r] >= 0 && hidden_rows.data()[r] < b.num_tokens, "hidden_rows out of range");
-  Tap tap{int(m.config().layers.size()), Input::head, nullptr};
-  float* logits;
-  auto out = new_array<float>({size_t(b.num_logits), size_t(m.config().vocab)}, &logits);
-  auto hidden = new_array<float>({hidden_rows.size(), size_t(m.config().hidden)}, &tap.out);
-  Taps taps{{tap}, int(hidden_rows.size()), hidden_rows.data()};
+  require(bool(m.config().embed_norm) == bool(features), "features are what a drafting head reads, and no other model");
+  if (features) {
+    require(features->shape(0) == tokens.size() && features->shape(1) == hidden, "features must be [T, H]");
+    b.features = features->data();
+  }
+  size_t num_final = final_rows ? final_rows->size() : 0;
+  float *logits, *streams, *last;
+  States out{new_array<float>({size_t(b.num_logits), size_t(m.config().head.rows)}, &logits),
+             new_array<float>({layers.empty() ? 0 : size_t(b.num_tokens), width}, &streams),
+             new_array<float>({num_final, hidden}, &last)};
+  int num_layers = int(m.config().layers.size());
+  Taps taps;
+  for (size_t i = 0; i < layers.size(); i++) {
+    require(layers[i] >= 0 && layers[i] <= num_layers, "layers: out of range");
+    taps.push_back({layers[i], Input::residual, streams + i * hidden, width, b.num_tokens, nullptr});
+  }
+  for (size_t r = 0; r < num_final; r++)
+    require(final_rows->data()[r] >= 0 && final_rows->data()[r] < b.num_tokens, "final_rows: out of range");
+  if (num_final) taps.push_back({num_layers, Input::head, last, hidden, int(num_final), final_rows->data()});
   nb::gil_scoped_release release;
   m.forward(b, logits, &taps);
-  return {out, hidden};
+  return out;
 }
 
 std::vector<Array<float, 2>> inputs(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens, Ids context_lens, Table page_table,
                                     Ids rows, Table wanted) {
   Model& m = *self.model;
+  require(!m.config().embed_norm, "a drafting head reads features: use states()");
   Batch b = to_batch(m, tokens, positions, cu_seqlens, context_lens, page_table, rows);
-  Taps taps{{}, b.num_logits, b.logit_rows};
-  b.num_logits = 0;
+  int num_rows = std::exchange(b.num_logits, 0);
+  Taps taps;
   int num_layers = int(m.config().layers.size());
   require(wanted.shape(1) == 2, "wanted must have two columns");
   std::vector<Array<float, 2>> out;
@@ -203,9 +223,9 @@ std::vector<Array<float, 2>> inputs(Loaded& self, Ids tokens, Ids positions, Ids
     bool head = which == int(Input::head);
     require(which >= 0 && which <= int(Input::head) && layer >= 0 && layer < num_layers + head && (!head || layer == num_layers),
             "wanted: there is no input " + std::to_string(which) + " of layer " + std::to_string(layer));
-    Tap tap{layer, Input(which), nullptr};
-    out.push_back(new_array<float>({size_t(taps.num_rows), size_t(m.width(tap.input))}, &tap.out));
-    taps.list.push_back(tap);
+    Tap tap{layer, Input(which), nullptr, size_t(m.width(Input(which))), num_rows, b.logit_rows};
+    out.push_back(new_array<float>({size_t(num_rows), tap.stride}, &tap.out));
+    taps.push_back(tap);
   }
   nb::gil_scoped_release release;
   m.forward(b, nullptr, &taps);
@@ -311,9 +331,11 @@ NB_MODULE(_native, m) {
            "kv_of"_a = nb::none())
       .def("forward", &forward, "tokens"_a, "positions"_a, "cu_seqlens"_a, "context_lens"_a, "page_table"_a, "logit_rows"_a,
            "parents"_a = nb::none(), "One step over a batch (see ForwardBatch): logits [R, V] as float32.")
-      .def("forward_hidden", &forward_hidden, "tokens"_a, "positions"_a, "cu_seqlens"_a, "context_lens"_a, "page_table"_a,
-           "logit_rows"_a, "hidden_rows"_a, "parents"_a = nb::none(),
-           "The same step; also what its final norm gives at hidden_rows, as float32 [rows, hidden size].")
+      .def("states", &states, "tokens"_a, "positions"_a, "cu_seqlens"_a, "context_lens"_a, "page_table"_a, "logit_rows"_a,
+           "parents"_a, "layers"_a, "final_rows"_a = nb::none(), "features"_a = nb::none(),
+           "One step, and hidden states: logits [R, V]; the residual stream before each of `layers` (their number: behind\n"
+           "the last) for all rows, [T, len(layers) * H]; what the final norm gives at `final_rows`, [E, H]. A drafting\n"
+           "head reads `features` [T, H] beside the tokens.")
       .def("inputs", &inputs, "tokens"_a, "positions"_a, "cu_seqlens"_a, "context_lens"_a, "page_table"_a, "rows"_a, "wanted"_a,
            "One step without logits: for each (layer, input) of wanted [N, 2] the input of its products at these rows, as\n"
            "float32 [rows, width]. Inputs are 0 q/k/v, 1 o, 2 gate/up, 3 down, 4 head (of the layer after the last).")

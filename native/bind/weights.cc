@@ -44,7 +44,7 @@ Format to_format(nb::handle o) {
   return f;
 }
 
-// w x for a packed matrix, through the kernels of any level of this machine; for tests and benchmarks.
+// w x for a packed matrix, through the kernels of any level of this machine, on one thread.
 Array<float, 2> matmul(nb::object packed, Rows x, const std::string& isa) {
   Matrix w = to_matrix(packed, "packed");
   const OpTable* table = isa.empty() ? &ops() : find_ops(isa.c_str());

@@ -65,6 +65,7 @@ void Model::reserve(const Batch& batch) {
   cos_.reserve(c_.ropes.size() * T * D / 2);
   sin_.reserve(c_.ropes.size() * T * D / 2);
   in_.reserve(T, c_.hidden).f = norm_.get();
+  if (c_.embed_norm) pair_.reserve(T, 2 * c_.hidden).f = pairs_.reserve(T * 2 * c_.hidden);
   mid_.reserve(T, c_.heads * D).f = attn_.get();
   wide_.reserve(T, c_.ffn).f = act_.get();
   out_.reserve(batch.num_logits, c_.hidden).f = norm_.get();
@@ -265,18 +266,6 @@ void Model::leave_ffn(const Layer& layer, int t) {
   ops_.add(x, d, c_.hidden);
 }
 
-int Model::width(Input input) const {
-  return input == Input::o ? c_.heads * c_.head_dim : input == Input::down ? c_.ffn : c_.hidden;
-}
-
-void Model::tap(const Taps* taps, int layer, Input input, const float* x) {
-  if (!taps) return;
-  size_t n = width(input);
-  for (const Tap& tap : taps->list)
-    if (tap.layer == layer && tap.input == input)
-      team_.for_each(taps->num_rows, [&](int r) { std::memcpy(tap.out + r * n, x + taps->rows[r] * n, n * sizeof(float)); });
-}
-
 void Model::forward(const Batch& batch, float* logits, const Taps* taps) {
   int T = batch.num_tokens, R = batch.num_logits;
   if (T == 0) return;
@@ -293,13 +282,15 @@ void Model::forward(const Batch& batch, float* logits, const Taps* taps) {
   team_.run([&](int thread) {
     team_.for_each(T, [&](int t) {
       embed(batch, t);
-      enter(c_.layers[0], t);
+      c_.embed_norm ? enter_head(batch, t) : enter(c_.layers[0], t);
     });
+    const Activations* in = c_.embed_norm ? &pair_.view : &in_.view;
     for (int i = 0; i < int(c_.layers.size()); i++) {
       const Layer& layer = c_.layers[i];
       const Plan& plan = *std::find_if(plans_.begin(), plans_.end(), [&](const Plan& p) { return p.window == layer.window; });
+      tap(taps, i, Input::residual, x_.get());
       tap(taps, i, Input::qkv, norm_.get());
-      products(thread, {{&layer.q, &in_.view, q_.get()}, {&layer.k, &in_.view, k_.get()}, {&layer.v, &in_.view, v_.get()}});
+      products(thread, {{&layer.q, in, q_.get()}, {&layer.k, in, k_.get()}, {&layer.v, in, v_.get()}});
       team_.for_each(T, [&](int t) { place(batch, i, t); });
       team_.for_each(int(plan.items.size()), [&](int j) { attend(thread, batch, plan, i, plan.items[j]); });
       team_.for_each(T, [&](int t) { join(batch, plan, t); });
@@ -320,7 +311,8 @@ void Model::forward(const Batch& batch, float* logits, const Taps* taps) {
         if (i + 1 < int(c_.layers.size())) enter(c_.layers[i + 1], t);
       });
     }
-    if (taps && std::any_of(taps->list.begin(), taps->list.end(), [](const Tap& t) { return t.input == Input::head; })) {
+    tap(taps, int(c_.layers.size()), Input::residual, x_.get());
+    if (taps && std::any_of(taps->begin(), taps->end(), [](const Tap& t) { return t.input == Input::head; })) {
       team_.for_each(T, [&](int t) {
         size_t at = size_t(t) * c_.hidden;
         ops_.rms_norm(x_.get() + at, c_.norm, c_.norm_eps, c_.hidden, norm_.get() + at);

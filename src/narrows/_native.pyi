@@ -2,6 +2,7 @@
 Narrows' native core: packing, the forward pass, and the selection of tokens.
 """
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy
@@ -123,7 +124,7 @@ class Model:
     ) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
         """One step over a batch (see ForwardBatch): logits [R, V] as float32."""
 
-    def forward_hidden(
+    def states(
         self,
         tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
         positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
@@ -131,15 +132,21 @@ class Model:
         context_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
         page_table: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
         logit_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
-        hidden_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
-        parents: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)]
+        parents: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)] | None,
+        layers: Sequence[int],
+        final_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)]
+        | None = None,
+        features: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)]
         | None = None,
     ) -> tuple[
         Annotated[NDArray[numpy.float32], dict(shape=(None, None))],
         Annotated[NDArray[numpy.float32], dict(shape=(None, None))],
+        Annotated[NDArray[numpy.float32], dict(shape=(None, None))],
     ]:
         """
-        The same step; also what its final norm gives at hidden_rows, as float32 [rows, hidden size].
+        One step, and hidden states: logits [R, V]; the residual stream before each of `layers` (their number: behind
+        the last) for all rows, [T, len(layers) * H]; what the final norm gives at `final_rows`, [E, H]. A drafting
+        head reads `features` [T, H] beside the tokens.
         """
 
     def inputs(

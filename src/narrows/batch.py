@@ -20,7 +20,7 @@ def build(items: Sequence[tuple[Request, int]]) -> ForwardBatch:
     """
     return assemble(
         [
-            Span(r.cursors[TARGET], _next(r, n), num_logits(r, n), r.draft, r.num_prompt, num_hidden(r, n))
+            Span(r.cursors[TARGET], _next(r, n), num_logits(r, n), r.draft, r.num_prompt, num_final(r, n))
             for r, n in items
         ]
     )
@@ -34,7 +34,7 @@ class Span(NamedTuple):
     num_logits: int
     draft: Draft | None = None  # which the last of the tokens are
     num_prompt: int = 0  # tokens of the request that are its prompt
-    num_hidden: int = 0  # of the last of them, whose hidden states are wanted
+    num_final: int = 0  # of the last of them, whose hidden states are wanted
 
     def parents(self, first: int) -> Sequence[int]:
         """The row before each on its path, -1 for none; the span's rows begin at `first`."""
@@ -66,10 +66,10 @@ def assemble(spans: Sequence[Span]) -> ForwardBatch:
         row[: len(pages)] = pages
     context_lens, logit_rows = starts + counts, _last(cu_seqlens, [span.num_logits for span in spans])
     prompt_rows = np.clip(np.fromiter((s.num_prompt for s in spans), np.int32, len(spans)) - starts, 0, counts)
-    hidden = [span.num_hidden for span in spans]
-    hidden_rows = _last(cu_seqlens, hidden) if any(hidden) else None
+    hidden = [span.num_final for span in spans]
+    final_rows = _last(cu_seqlens, hidden) if any(hidden) else None
     return ForwardBatch(
-        tokens, positions, cu_seqlens, context_lens, page_table, logit_rows, parents, prompt_rows, hidden_rows
+        tokens, positions, cu_seqlens, context_lens, page_table, logit_rows, parents, prompt_rows, final_rows
     )
 
 
@@ -97,8 +97,8 @@ def num_logits(request: Request, n: int) -> int:
     return drafted + 1 if num_read + n == len(request.tokens) + drafted else 0
 
 
-def num_hidden(request: Request, n: int) -> int:
-    """How many of the last rows of its next n tokens give hidden states: those that were not pooled before."""
+def num_final(request: Request, n: int) -> int:
+    """How many of the last rows of its next n tokens give final hidden states: those that were not pooled before."""
     if request.pooled is None:
         return 0
     return max(0, request.cursors[TARGET].num_read + n - request.pooled.num)

@@ -17,6 +17,7 @@ from narrows.measure.cli import app as bench
 from narrows.measure.frontier import cli as frontiers
 from narrows.measure.quality import cli as quality
 from narrows.serve import cli as serving
+from narrows.train.cli import app as training
 
 if TYPE_CHECKING:
     from narrows import LLM
@@ -100,7 +101,7 @@ def run(
     prefill: Prefill = None,
     threads: Threads = None,
     draft: Annotated[
-        str | None, typer.Option(help="Guess tokens ahead, same answer: ngram, model:model=NAME, or one|other.")
+        str | None, typer.Option(help="Guess tokens ahead, same answer: ngram, head, model:model=NAME, one|other.")
     ] = None,
     draft_model: Annotated[str | None, typer.Option(help="A small model of the same vocabulary drafts.")] = None,
     stack: Annotated[str | None, typer.Option(help='Parts to use, e.g. "scheduler=continuous:budget=256".')] = None,
@@ -244,6 +245,7 @@ app.command("eval", epilog=quality.EPILOG)(quality.evaluate)
 app.command("frontier", epilog=frontiers.EPILOG)(frontiers.frontier)
 app.command("serve", epilog=serving.EPILOG)(serving.serve)
 app.command("compress", epilog=compression.EPILOG)(compression.compress)
+app.add_typer(training, name="train")
 
 
 @app.command(epilog="Example: narrows params > docs/sampling-table.md")

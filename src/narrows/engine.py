@@ -11,17 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from .batch import build, num_hidden, num_logits, num_straight
+from .batch import build, num_logits, num_straight
 from .constrain.base import Grammars, Matcher
 from .drafters.base import Tools
 from .kv.pool import KvPool, OutOfPages
 from .ledger import DraftMetrics, Ledger, RequestMetrics
 from .prompts import ContextLengthError, RequestError, check_prompt
 from .reader import Model, Reader
+from .readout import Pooled, is_pooled, pool_final, prompt_logprobs
 from .sampling import CounterRng, ParamError, SamplingParams, adjust_paths, adjusts, fresh_seed, token_logprobs
 from .schedulers.base import Scheduler, num_behind, num_drafted, prefix_limit
 from .speculation import Speculation
-from .types import F32, TARGET, ForwardOutput, Pooled, Request, Status, StepPlan, TokenLogprobs, Verdict
+from .types import F32, TARGET, ForwardOutput, Request, Status, StepPlan, TokenLogprobs, Verdict
 from .verifiers.base import Verifier
 
 __all__ = ["ContextLengthError", "Engine", "RequestError", "StepResult"]
@@ -36,7 +37,7 @@ class StepResult:
     finish_reason: str | None = None  # "stop" | "length"
     logprobs: list[TokenLogprobs] | None = None  # of `tokens`
     prompt_logprobs: list[TokenLogprobs] | None = None  # of the next prompt tokens, the first prompt token having none
-    embedding: F32 | None = None  # [H] the mean final hidden state of the prompt, which ends its request
+    num_accepted: int = 0  # guesses that were right: the first of `tokens`, which an end may have cut short
 
 
 class Engine:
@@ -66,14 +67,13 @@ class Engine:
         self.target = Reader(TARGET, model, pool)
         self.readers = [self.target, *(speculation.readers.values() if speculation else ())]
         if speculation:
-            speculation.tools = Tools(speculation.readers, verifier.wants_probs, eos_ids)
+            speculation.tools = Tools(speculation.readers, verifier.wants_probs, eos_ids, vocab_size)
         self.vocab_size, self.max_model_len = vocab_size, max_model_len
         self.eos_ids, self.bos_id, self.grammars = eos_ids, bos_id, grammars
         self.requests: dict[str, Request] = {}  # those not finished, by id
         self.waiting: list[Request] = []  # in order of arrival, after those that were preempted
         self.running: list[Request] = []  # in the order in which they began
-        self.ledger = Ledger()
-        self._ids = count()
+        self.ledger, self._ids = Ledger(), count()
 
     def add(
         self,
@@ -89,8 +89,7 @@ class Engine:
     ) -> Request:
         """Queues one sequence; `seed` overrides that of params, `salt` keeps its cached prefix to itself.
 
-        Owners share the engine fairly; among the requests of one, the lower `priority` is the earlier. With `embed`
-        there is no answer: the prompt is read for its mean hidden state, in the same steps as everything else.
+        Owners share fairly; among the requests of one, lower `priority` is earlier. `embed` wants `pooled`, no answer.
         Raises RequestError (ContextLengthError when the prompt does not fit) or ParamError.
         """
         tokens = check_prompt(prompt, self.vocab_size, self.max_model_len, self.bos_id)
@@ -98,8 +97,7 @@ class Engine:
         id = f"request-{next(self._ids)}" if id is None else id
         if id in self.requests:
             raise RequestError(f"there is already a request {id!r}")
-        if seed is None:
-            seed = fresh_seed() if params.seed is None else params.seed
+        seed = seed if seed is not None else fresh_seed() if params.seed is None else params.seed
         request = Request(id, tokens, len(tokens), params, seed, time.monotonic(), salt, owner, priority)
         request.pooled = Pooled() if embed else None
         if params.structured_outputs:
@@ -115,10 +113,9 @@ class Engine:
     def abort(self, id: str, reason: str = "abort") -> bool:
         """Ends a request now and frees its pages; false when there is none of that id."""
         request = self.requests.get(id)
-        if request is None:
-            return False
-        self._finish(request, reason)
-        return True
+        if request is not None:
+            self._finish(request, reason)
+        return request is not None
 
     def step(self) -> list[StepResult]:
         """Advances what the scheduler chose. When the model raises, so does this, after aborting its requests."""
@@ -146,8 +143,7 @@ class Engine:
 
     def _draft(self, speculation: Speculation) -> None:
         """Drafts for the requests that are about to choose a token; others' need of pages goes first."""
-        most = speculation.drafter.max_drafted
-        ready = [r for r in self.running if num_behind(r) <= most and r.pooled is None]
+        ready = [r for r in self.running if num_behind(r) <= speculation.drafter.max_drafted and not r.pooled]
         needed = sum(self.pool.pages_for(len(r.tokens)) - len(r.cursors[TARGET].pages) for r in self.running)
         spare = 0 if self.waiting else max(0, self.pool.num_free - needed)
         try:
@@ -196,8 +192,8 @@ class Engine:
             rows = logits[row : row + num_logits(request, n)]
             row += len(rows)
             behind = len(request.tokens) - request.cursors[TARGET].num_read - n + num_drafted(request)
-            ready = not behind and request.pooled is None
-            verified.append((self._verdict(request, rows) if ready else None, self._prompt(request, n, rows)))
+            verdict = None if behind or request.pooled else self._verdict(request, rows)
+            verified.append((verdict, prompt_logprobs(request, n, rows)))
         return verified
 
     def _verdict(self, request: Request, rows: F32) -> Verdict:
@@ -215,14 +211,6 @@ class Engine:
             verdict = replace(verdict, logprobs=token_logprobs(chosen, verdict.tokens, params.logprobs))
         return verdict
 
-    def _prompt(self, request: Request, n: int, rows: F32) -> list[TokenLogprobs] | None:
-        start, k = request.cursors[TARGET].num_read, request.params.prompt_logprobs
-        first = max(start, request.state.get("prompt_logprobs", 0))  # a preempted prompt is read, not reported, again
-        last = min(start + n, request.num_prompt - 1)
-        if k is None or first >= last:
-            return None
-        return token_logprobs(rows[first - start : last - start], request.tokens[first + 1 : last + 1], k)
-
     def _commit(
         self,
         plan: StepPlan,
@@ -232,34 +220,23 @@ class Engine:
         now = time.monotonic()
         self.ledger.record(plan, out)
         if self.speculation:
-            self.speculation.observe(plan, [verdict for verdict, _ in verified], out.seconds)
+            self.speculation.observe(plan, [verdict for verdict, _ in verified], out)
         results = []
-        self._pool(plan, out.hidden)
+        pool_final(plan.items, out.final)
         for (request, n), (verdict, prompt) in zip(plan.items, verified, strict=True):
             request.cursors[TARGET].num_read += n
             if prompt:
                 request.state["prompt_logprobs"] = request.state.get("prompt_logprobs", 0) + len(prompt)
-            straight = len(request.tokens) + (num_straight(verdict.path) if verdict else 0)
-            pooled = request.pooled
-            embedding = pooled.mean if pooled and pooled.num == len(request.tokens) else None
-            ended = None if embedding is None else "stop"
+            path = verdict.path if verdict else []
+            straight, ended = len(request.tokens) + num_straight(path), "stop" if is_pooled(request) else None
             tokens, reason = self._accept(request, verdict, now) if verdict else ([], ended)
             self._settle(request, min(straight, len(request.tokens) - 1))
             if reason:
                 self._finish(request, reason)
             if tokens or prompt or reason:
                 logprobs = verdict.logprobs[: len(tokens)] if verdict and verdict.logprobs else None
-                results.append(StepResult(request, tokens, reason, logprobs, prompt, embedding))
+                results.append(StepResult(request, tokens, reason, logprobs, prompt, len(path)))
         return results
-
-    def _pool(self, plan: StepPlan, hidden: F32 | None) -> None:
-        """Adds hidden states [E, H] to the requests that want them, before cursors move."""
-        row = 0
-        for request, n in plan.items:
-            if hidden is not None and request.pooled is not None:
-                num = num_hidden(request, n)
-                request.pooled.add(hidden[row : row + num])
-                row += num
 
     def _accept(self, request: Request, verdict: Verdict, now: float) -> tuple[list[int], str | None]:
         """Appends the verdict's tokens up to the first that ends the request, and drops what was drafted in vain."""

@@ -15,8 +15,11 @@ import numpy as np
 from . import _native
 from .checkpoints import Checkpoint, open_checkpoint
 from .checkpoints.compressed import Compressed, open_compressed
+from .checkpoints.head import FUSE, TrainedHead, find_head, open_head
 from .constrain.guidance import Guidance
+from .drafters.base import HEAD
 from .engine import Engine
+from .heads import Fusion, HeadReader
 from .kv.pool import KvPool
 from .machine import available_memory, default_threads
 from .methods import StackError
@@ -27,13 +30,14 @@ from .speculation import Speculation
 from .stack import Stack
 from .text import ChatTemplate, Tokenizer, load_chat_template, load_tokenizer
 from .types import F32, I32, ForwardBatch, ForwardOutput, ModelSpec, TensorSource
-from .weights import WeightError, load_weights
+from .weights import Format, Packed, WeightError, load_weights
 from .weights.compressed import load_compressed
 
 log = logging.getLogger("narrows")
 
 PAGE_SIZE: int = _native.PAGE_SIZE
 MAX_KV_BYTES = 2 << 30  # unless asked for
+SHIPPED_HEADS = Path(__file__).parent / "trained"
 
 
 class NativeModel:
@@ -46,29 +50,38 @@ class NativeModel:
         num_pages: int,
         num_threads: int,
         kv_of: NativeModel | None = None,  # whose pages it reads and writes, instead of its own
+        hidden_of: tuple[int, ...] = (),  # layers: the streams before them, joined, are a step's `hidden`
     ) -> None:
         values = {f.name: getattr(spec, f.name) for f in fields(spec)}
         other = kv_of._native if kv_of else None
         self._native = _native.Model(values, dict(tensors), PAGE_SIZE, num_pages, num_threads, kv_of=other)
         self.spec = spec
+        self.tensors = tensors  # packed, by canonical name
         self.num_pages = num_pages
         self.num_threads = num_threads
+        self.hidden_of = hidden_of
 
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes that a token of context adds to what later tokens read."""
         return self._native.kv_bytes_per_token
 
-    def forward(self, batch: ForwardBatch) -> ForwardOutput:
-        """One step. Raises ValueError for a batch whose indices do not fit the model, before anything is computed."""
-        native, began = self._native, time.perf_counter()
+    def forward(self, batch: ForwardBatch, features: F32 | None = None) -> ForwardOutput:
+        """One step; only a head reads features [T, H].
+
+        Raises ValueError for a batch whose indices do not fit the model, before anything is computed.
+        """
+        native, began, hidden, final = self._native, time.perf_counter(), None, None
         weight_bytes, kv_bytes = native.weight_bytes, native.kv_bytes
-        if batch.hidden_rows is None:
-            logits, hidden = native.forward(*_arrays(batch), batch.parents), None
+        if self.hidden_of or batch.final_rows is not None:
+            logits, hidden, final = native.states(
+                *_arrays(batch), batch.parents, self.hidden_of, batch.final_rows, features
+            )
         else:
-            logits, hidden = native.forward_hidden(*_arrays(batch), batch.hidden_rows, batch.parents)
+            logits = native.forward(*_arrays(batch), batch.parents)
         seconds = time.perf_counter() - began
-        return ForwardOutput(logits, native.weight_bytes - weight_bytes, native.kv_bytes - kv_bytes, seconds, hidden)
+        weight_bytes, kv_bytes = native.weight_bytes - weight_bytes, native.kv_bytes - kv_bytes
+        return ForwardOutput(logits, weight_bytes, kv_bytes, seconds, hidden if self.hidden_of else None, final)
 
     def inputs(self, batch: ForwardBatch, wanted: Sequence[tuple[int, int]]) -> list[F32]:
         """One step that gives, instead of logits, the inputs [R, width] of matrix products at the rows of logits.
@@ -183,18 +196,28 @@ def load(
     if num_threads is None:
         num_threads, why = default_threads()
         log.info("using %d threads: %s", num_threads, why)
-    per_token = spec.num_layers * stack.kv.bytes_per_token(spec.num_kv_heads, spec.head_dim)
+    drafters = stack.draft.models if stack.draft else ()
+    heads = {name: _open_head(name, files) for name in drafters if name.startswith(HEAD)}
+    if len(heads) > 1:
+        raise StackError(f"a stack has one head, not {len(heads)}: {', '.join(heads)}")
+    num_layers = spec.num_layers + len(heads)  # a head remembers as much as a layer
+    per_token = num_layers * stack.kv.bytes_per_token(spec.num_kv_heads, spec.head_dim)
     num_pages, max_model_len = _size_kv(spec, per_token * PAGE_SIZE, stack, max_model_len, kv_cache_bytes)
     dense = files.dense("auto", cache, num_threads) if stack.prefill == "dense" else None
-    native = NativeModel(spec, files.tensors(stack.weights, cache, num_threads, dense), num_pages, num_threads)
+    layers = next((head.layers for head in heads.values()), ())
+    tensors = files.tensors(stack.weights, cache, num_threads, dense)
+    native = NativeModel(spec, tensors, num_pages, num_threads, hidden_of=layers)
     target: Model = native
     if dense is not None:
-        target = DensePrefill(NativeModel(spec, dense, num_pages, num_threads, kv_of=native), native)
+        prompts = NativeModel(spec, dense, num_pages, num_threads, kv_of=native, hidden_of=layers)
+        target = DensePrefill(prompts, native)
     speculation = None
     if stack.draft is not None:
         readers = {
-            name: _draft_reader(name, tokenizer, spec, stack, num_pages, num_threads, cache=cache, progress=progress)
-            for name in stack.draft.models
+            name: _head_reader(name, heads[name], native, files, stack, cache)
+            if name in heads
+            else _draft_reader(name, tokenizer, spec, stack, num_pages, num_threads, cache=cache, progress=progress)
+            for name in drafters
         }
         speculation = Speculation(stack.draft, stack.pace, readers)
     identity = f"{files.identity} weights={stack.weights} prefill={stack.prefill}"
@@ -237,6 +260,41 @@ def _draft_reader(
         )
     native = NativeModel(spec, files.tensors("auto", cache, num_threads), num_pages, num_threads)
     return Reader(name, native, KvPool(num_pages, PAGE_SIZE, identity=files.identity, codec=stack.kv.tag))
+
+
+def _open_head(name: str, files: _Files) -> TrainedHead:
+    places = (hub.models_dir(), SHIPPED_HEADS)
+    return open_head(find_head(name.removeprefix(HEAD), (files.path, files.ckpt.path), places), files.spec)
+
+
+def _head_reader(
+    name: str, head: TrainedHead, target: NativeModel, files: _Files, stack: Stack, cache: bool
+) -> HeadReader:
+    """A head with as many pages as its target, whose embeddings and rows of the output matrix it uses."""
+    tensors = target.tensors
+    matrices: dict[str, Any] = dict(
+        load_compressed(head.matrices, "dense", cache=cache, num_threads=target.num_threads)
+    )
+    fuse = matrices.pop(FUSE)
+    output = _rows(tensors.get("head", tensors["embed"]), head.ids)
+    spec = replace(
+        files.spec, num_layers=1, layer_rope=files.spec.layer_rope[-1:], layer_window=files.spec.layer_window[-1:]
+    )
+    parts = {**matrices, **head.vectors, "embed": tensors["embed"], "head": output}
+    native = NativeModel(spec, parts, target.num_pages, target.num_threads, hidden_of=(1,))
+    identity = f"{files.identity} {head.matrices.identity()}"
+    pool = KvPool(target.num_pages, PAGE_SIZE, identity=identity, codec=stack.kv.tag)
+    fusion = Fusion(lambda hidden: _native.matmul(fuse, hidden), fuse.cols, fuse.rows, fuse.data.size)
+    return HeadReader(name, native, pool, fusion, head.ids)
+
+
+def _rows(matrix: Packed, ids: I32) -> Packed:
+    """Rows of a packed matrix, in int8."""
+    values = np.stack([_native.unpack_row(matrix, i) for i in ids.tolist()])
+    (rows, cols), fmt = values.shape, Format(8, 32)
+    some = Packed(fmt, rows, cols, _native.alloc_huge(fmt.packed_bytes(rows, cols)))
+    _native.pack_float(fmt, values, some.data)
+    return some
 
 
 def _size_kv(

@@ -58,6 +58,7 @@ class Completion:
         self._text = Detokenizer(tokenizer, params.skip_special_tokens) if params.detokenize else None
         self._stops = StopStrings(params.stop)
         self._end_ids = tokenizer.eos_ids.union(params.stop_token_ids)
+        self.drafted = (0, 0)  # tokens and characters of the latest push that were guessed and kept: its first
 
     @property
     def finished(self) -> bool:
@@ -71,9 +72,10 @@ class Completion:
         output = self.output
         if self.prompt_logprobs is not None and result.prompt_logprobs:
             self.prompt_logprobs += result.prompt_logprobs
-        if result.embedding is not None:
-            output.embedding = result.embedding / max(float(np.linalg.norm(result.embedding)), 1e-12)
-        delta = ""
+        if self.request.pooled is not None and result.finish_reason:
+            mean = self.request.pooled.mean
+            output.embedding = mean / max(float(np.linalg.norm(mean)), 1e-12)
+        delta, self.drafted = "", (0, 0)
         for i, token in enumerate(result.tokens):
             output.token_ids.append(token)
             if output.logprobs is not None and result.logprobs:
@@ -84,6 +86,8 @@ class Completion:
                 output.stop_reason = token
             if self._text and (not ends or self.request.params.include_stop_str_in_output):
                 delta += self._emit(self._text.push([token]))
+            if i < result.num_accepted:
+                self.drafted = (i + 1, len(delta))
             if self.finished:  # the rest of an accepted draft is nobody's
                 output.metrics.num_output = len(output.token_ids)
                 break

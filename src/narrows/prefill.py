@@ -38,12 +38,17 @@ class DensePrefill:
         logits = np.empty((len(batch.logit_rows), second.logits.shape[1]), np.float32)
         wanted = of_prompt[batch.logit_rows]
         logits[wanted], logits[~wanted] = first.logits, second.logits
+        hidden = None
+        if first.hidden is not None and second.hidden is not None:
+            hidden = np.empty((len(batch.tokens), first.hidden.shape[1]), np.float32)
+            hidden[of_prompt], hidden[~of_prompt] = first.hidden, second.hidden
         return ForwardOutput(
             logits,
             first.weight_bytes + second.weight_bytes,
             first.kv_bytes + second.kv_bytes,
             first.seconds + second.seconds,
-            first.hidden,  # only prompts are pooled
+            hidden,
+            first.final,  # only prompts are pooled
         )
 
 
@@ -67,5 +72,5 @@ def _part(batch: ForwardBatch, kept: Mask, counts: np.ndarray, context_lens: np.
         logit_rows=of(batch.logit_rows),
         parents=parents,
         prompt_rows=None,
-        hidden_rows=None if batch.hidden_rows is None else of(batch.hidden_rows),
+        final_rows=None if batch.final_rows is None else of(batch.final_rows),
     )

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from .batch import Span, assemble
 from .kv.pool import KvPool
-from .types import F32, Cursor, ForwardBatch, ForwardOutput, Request
+from .types import F32, I32, Cursor, ForwardBatch, ForwardOutput, Request
 
 
 class Model(Protocol):
@@ -16,6 +16,8 @@ class Model(Protocol):
 
 class Reader:
     """Moves the cursors that go by `name`. The target is one reader of a request; a draft model is another."""
+
+    ids: I32 | None = None  # the tokens that logits are of, in order; None: all there are
 
     def __init__(self, name: str, model: Model, pool: KvPool) -> None:
         self.name, self.model, self.pool = name, model, pool
@@ -42,12 +44,18 @@ class Reader:
         return True
 
     def advance(self, items: Sequence[tuple[Request, Sequence[int]]]) -> F32:
-        """Reads the tokens that follow each request's cursor, in reserved pages: the last one's logits, [B, V]."""
+        """Reads the tokens that follow each request's cursor, in reserved pages: the last one's logits [B, V].
+
+        V is the length of `ids`, where those are not all.
+        """
         out = self.model.forward(assemble([Span(self.cursor(request), tokens, 1) for request, tokens in items]))
         for request, tokens in items:
             self.cursor(request).num_read += len(tokens)
         self.num_bytes += out.weight_bytes + out.kv_bytes
         return out.logits
+
+    def feed(self, request: Request, start: int, hidden: F32) -> None:
+        """What the target made of the request's tokens from `start` on, [n, width]: of use to heads only."""
 
     def settle(self, request: Request, length: int) -> None:
         """After a commit: forgets drafted tokens that were not kept, and lets others share pages that became full.

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from .batch import num_straight
 from .costs import MeasuredCosts
 from .drafters.base import Ask, Drafter, Tools
 from .kv.pool import KvPool
 from .ledger import DraftMetrics
 from .pacers.base import Pace, Pacer
 from .reader import Reader
-from .types import TARGET, Draft, Request, StepPlan, Verdict
+from .types import TARGET, Draft, ForwardOutput, Request, StepPlan, Verdict
 
 
 @dataclass(slots=True)
@@ -78,13 +79,20 @@ class Speculation:
             self.costs.drafted(max(draft.depth for _, draft in made), seconds)
         return drafts
 
-    def observe(self, plan: StepPlan, verdicts: Sequence[Verdict | None], seconds: float) -> None:
-        """Notes what a forward took and what became of its drafts, before they are dropped."""
-        for (request, _), verdict in zip(plan.items, verdicts, strict=True):
+    def observe(self, plan: StepPlan, verdicts: Sequence[Verdict | None], out: ForwardOutput) -> None:
+        """Notes what a forward took and brought, and what became of its drafts, before they are dropped."""
+        row = 0
+        for (request, n), verdict in zip(plan.items, verdicts, strict=True):
+            kept = n
             if verdict is not None and request.draft is not None:
                 self.costs.accepted(request, len(verdict.path), request.draft.depth)
+                kept += num_straight(verdict.path) - len(request.draft.tokens)
+            if out.hidden is not None:
+                for reader in self.readers.values():
+                    reader.feed(request, request.cursors[TARGET].num_read, out.hidden[row : row + kept])
+            row += n
         if all(request.cursors[TARGET].num_read >= request.num_prompt - 1 for request, _ in plan.items):
-            self.costs.verified(plan.num_tokens, seconds)
+            self.costs.verified(plan.num_tokens, out.seconds)
 
     def _num_bytes(self) -> int:
         return sum(reader.num_bytes for reader in self.readers.values())

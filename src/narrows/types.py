@@ -1,13 +1,10 @@
 """The records that cross seams, and the legend of shapes in all signatures. This file imports nothing of ours.
 
-==  ==========================================  ===  =====================================
 B   requests in a step                          H    hidden size
 T   tokens in a step, all requests together     Hq   query heads, Hkv key/value heads
 R   rows of logits asked for                    D    head dimension
 V   vocabulary                                  P    pages in a row of the page table
 L   KV entries of one request                   S    page size, in tokens
-==  ==========================================  ===  =====================================
-
 A *slot* is where a KV entry is stored; a *position* is the number RoPE sees. They are never assumed equal.
 """
 
@@ -23,7 +20,6 @@ import numpy.typing as npt
 I32 = npt.NDArray[np.int32]
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
-
 TARGET = "target"  # the model every request has a cursor for
 
 
@@ -103,31 +99,11 @@ class Request:
     finish_reason: str | None = None  # "stop" | "length" | "abort"
     num_cached: int = 0  # prompt tokens taken from the prefix cache
     num_preemptions: int = 0
-    pooled: Pooled | None = None  # it wants no answer but its mean hidden state
+    pooled: Any = None  # Pooled: it wants no answer but its mean hidden state
 
     @property
     def output(self) -> list[int]:
         return self.tokens[self.num_prompt :]
-
-
-@dataclass(slots=True)
-class Pooled:
-    """Final hidden states, after the last norm, of the first `num` tokens of a request, summed in their order."""
-
-    num: int = 0
-    total: F64 | None = None  # [H]
-
-    def add(self, hidden: F32) -> None:
-        """hidden [n, H] of the tokens that follow; the sum is the same however they are cut into steps."""
-        rows = hidden.astype(np.float64)
-        self.total = np.add.reduce(rows if self.total is None else np.vstack([self.total, rows]), axis=0)
-        self.num += len(hidden)
-
-    @property
-    def mean(self) -> F32:
-        """[H]"""
-        assert self.total is not None
-        return (self.total / self.num).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +117,8 @@ class Draft:
 
     def children(self, node: int) -> list[int]:
         """Indices of the tokens that are proposed to follow token `node`; -1 is the last committed one."""
-        if self.parents is None:
-            return [node + 1] if node + 1 < len(self.tokens) else []
-        return np.flatnonzero(self.parents == node).tolist()
+        chain = [node + 1] if node + 1 < len(self.tokens) else []
+        return chain if self.parents is None else np.flatnonzero(self.parents == node).tolist()
 
     def paths(self) -> list[list[int]]:
         """For each token, the tokens proposed up to it."""
@@ -179,8 +154,8 @@ class StepPlan:
 class ForwardBatch:
     """One native call. Request b owns rows ``cu_seqlens[b]:cu_seqlens[b+1]``, the last of its entries.
 
-    KV entry i of request b is stored in page ``page_table[b, i // S]`` at offset ``i % S``. A row sees the entries up
-    to its own or, of the step's, those on its path.
+    Its KV entry i is at offset ``i % S`` of page ``page_table[b, i // S]``. A row sees entries up to its own or, of the
+    step's, those on its path.
     """
 
     tokens: I32  # [T]
@@ -191,7 +166,7 @@ class ForwardBatch:
     logit_rows: I32  # [R] indices into T
     parents: I32 | None = None  # [T] the row before each on its path, -1 = the last entry before the step; None: chains
     prompt_rows: I32 | None = None  # [B] how many of a request's rows, its first, are of its prompt; None: none
-    hidden_rows: I32 | None = None  # [E] indices into T whose final hidden states are wanted
+    final_rows: I32 | None = None  # [E] indices into T whose states after the final norm are wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +177,8 @@ class ForwardOutput:
     weight_bytes: int
     kv_bytes: int
     seconds: float
-    hidden: F32 | None = None  # [E, H] after the final norm
+    hidden: F32 | None = None  # [T, n * H] the residual stream at n places, of a model that a head drafts for
+    final: F32 | None = None  # [E, H] at the batch's final_rows
 
 
 @dataclass(frozen=True, slots=True)

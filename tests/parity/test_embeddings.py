@@ -53,12 +53,15 @@ def test_embeddings_are_the_oracles(tiny_path: Path) -> None:
         assert np.linalg.norm(got - oracle(ids)) <= max(reach, 1e-5)
 
 
-@pytest.mark.parametrize(("budget", "threads"), [(512, 2), (17, 1), (128, 2)])
-def test_same_bits_in_any_company(budget: int, threads: int, tiny_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("stack", "threads"),
+    [("", 2), ("scheduler=continuous:budget=17", 1), ("draft=ngram pace=fixed scheduler=continuous:budget=128", 2)],
+)
+def test_same_bits_in_any_company(stack: str, threads: int, tiny_path: Path) -> None:
     llm = LLM(tiny_path, num_threads=1, cache=False)
     alone = [llm.embed([prompt]).tobytes() for prompt in PROMPTS]
     answers = [out.outputs[0].token_ids for out in llm.generate(PROMPTS, GREEDY)]
-    other = LLM(tiny_path, f"scheduler=continuous:budget={budget}", num_threads=threads, cache=False)
+    other = LLM(tiny_path, stack, num_threads=threads, cache=False)
     assert [row.tobytes() for row in other.embed(PROMPTS)] == alone
     stream = other.stream(PROMPTS[4], GREEDY)
     for _ in range(2):

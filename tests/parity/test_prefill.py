@@ -122,6 +122,23 @@ def test_a_next_turn_does_not_find_what_output_wrote(pair: Pair, prompts: list[l
     assert engine.ledger.num_cached == len(first) // PAGE_SIZE * PAGE_SIZE
 
 
+def test_embeddings_are_of_the_prompts_model_beside_whatever_is_written(pair: Pair, prompts: list[list[int]]) -> None:
+    def embeddings(engine: Engine, beside: list[list[int]]) -> list[bytes]:
+        for prompt in beside:
+            engine.add(prompt, SamplingParams(temperature=0, max_tokens=NUM_OUTPUT))
+        for _ in beside:  # so that prompts are read in the steps of output
+            engine.step()
+        requests = [engine.add(prompt, SamplingParams(), embed=True) for prompt in prompts]
+        while engine.requests:
+            engine.step()
+        return [request.pooled.mean.tobytes() for request in requests]
+
+    fine = pair.engine("scheduler=continuous")
+    fine.model = pair.models()[0]
+    alone = embeddings(fine, [])
+    assert embeddings(pair.engine("scheduler=continuous:budget=40"), prompts[:2]) == alone
+
+
 def test_both_models_must_have_the_same_pages(pair: Pair) -> None:
     coarse = NativeModel(pair.spec, pair.coarse, 8, 1)
     with pytest.raises(ValueError, match="kv_of"):

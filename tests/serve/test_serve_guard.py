@@ -61,11 +61,11 @@ def test_each_key_is_a_caller_of_its_own() -> None:
     assert keys[0] == keys[2] != keys[1] and "one" not in keys[0]
 
 
-def test_only_health_needs_no_key() -> None:
+def test_only_health_and_the_page_need_no_key() -> None:
     settings = Settings(api_keys=("one",))
-    for path in ("/livez", "/readyz", "/health"):
+    for path in ("/livez", "/readyz", "/health", "/", "/page/app.js"):
         assert ask(settings, path=path).status_code == 200
-    for path in ("/metrics", "/openapi.json", "/", "/none", "/livez/", "//livez", "/LIVEZ"):
+    for path in ("/metrics", "/openapi.json", "/v1/narrows/status", "/page/none", "/livez/", "/livez//", "/LIVEZ"):
         assert ask(settings, path=path).status_code == 401, path
 
 

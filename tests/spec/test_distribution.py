@@ -19,6 +19,7 @@ from scripted import Scripted
 
 from narrows.drafters.base import Ask, Tools
 from narrows.drafters.first import First
+from narrows.drafters.head import Head
 from narrows.drafters.looped import Looped
 from narrows.drafters.model import DraftModel
 from narrows.engine import Engine
@@ -37,6 +38,7 @@ from narrows.verifiers.typical import Typical
 VOCAB, LENGTH, COUNT = 4, 3, 1200
 TARGET_TABLE = np.log(np.array([[5, 3, 1, 1], [1, 1, 4, 4], [2, 5, 2, 1], [1, 2, 3, 4]], np.float32))
 DRAFT_TABLE = np.log(np.array([[2, 6, 1, 1], [4, 1, 1, 4], [1, 2, 6, 1], [3, 3, 2, 2]], np.float32))
+FEW = np.array([0, 2, 3], np.int32)  # what a head of few tokens may draft
 
 
 @dataclass
@@ -52,6 +54,8 @@ def engine(drafter: Any, verifier: Verifier) -> Engine:
         return KvPool(64, 4, identity=name, codec="bf16")
 
     reader = Reader("toy", TableModel(DRAFT_TABLE), pool("draft"))
+    few = Reader("head:auto", TableModel(DRAFT_TABLE[:, FEW]), pool("few"))
+    few.ids = FEW
     return Engine(
         TableModel(TARGET_TABLE),
         pool("target"),
@@ -59,7 +63,7 @@ def engine(drafter: Any, verifier: Verifier) -> Engine:
         verifier,
         vocab_size=VOCAB,
         max_model_len=64,
-        speculation=Speculation(drafter, Fixed(), {"toy": reader}),
+        speculation=Speculation(drafter, Fixed(), {"toy": reader, "head:auto": few}),
     )
 
 
@@ -131,6 +135,8 @@ DRAFTERS: dict[str, Any] = {
     "certain": Scripted(guess, k=2, max_drafted=2),
     "drawn tree": DrawnTree(),
     "certain tree": CertainTree(),
+    "of few tokens": Head(k=2),
+    "looped, of few tokens": Looped(Head(k=1), gate=-1.0, stages=2),
     "looped": Looped(DraftModel("toy", k=1), gate=-1.0, stages=2),
     "looped, certain and drawn": Looped(
         First((Scripted(lambda tokens, k: guess(tokens, k) if tokens[-1] == 2 else [], k=1), DraftModel("toy", k=1))),
@@ -149,18 +155,19 @@ PARAMS = {
 
 
 @pytest.mark.parametrize("params", PARAMS)
-@pytest.mark.parametrize("name", ["drawn", "certain", "drawn tree", "certain tree"])
+@pytest.mark.parametrize("name", ["drawn", "certain", "drawn tree", "certain tree", "of few tokens"])
 def test_rejection_keeps_the_distribution(name: str, params: str) -> None:
     assert p_value(DRAFTERS[name], Rejection(), **PARAMS[params]) > 0.01
 
 
-@pytest.mark.parametrize("name", ["looped", "looped, certain and drawn", "looped by token"])
+@pytest.mark.parametrize("name", ["looped", "looped, of few tokens", "looped, certain and drawn", "looped by token"])
 def test_loops_keep_the_distribution(name: str) -> None:
     assert p_value(DRAFTERS[name], Rejection()) > 0.01
 
 
-def test_greedy_keeps_the_distribution() -> None:
-    assert p_value(DRAFTERS["drawn"], Greedy()) > 0.01
+@pytest.mark.parametrize("name", ["drawn", "of few tokens"])
+def test_greedy_keeps_the_distribution(name: str) -> None:
+    assert p_value(DRAFTERS[name], Greedy()) > 0.01
 
 
 @dataclass(frozen=True)

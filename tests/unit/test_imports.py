@@ -17,7 +17,7 @@ MODULES = {
 }
 TOP = {"narrows", "narrows.cli", "narrows.llm", "narrows.loader", "narrows.outputs", "narrows.repl", "narrows.__main__"}
 SEAMS = ("kv", "schedulers", "verifiers", "drafters", "pacers", "routers")
-SHARED = {"narrows.types", "narrows.sampling", "narrows._native"}  # what any part may use
+SHARED = {"narrows.types", "narrows.sampling", "narrows.chains", "narrows._native"}  # what any part may use
 TOP_FOLDERS = ("narrows.serve", "narrows.measure", "narrows.train", "narrows.compress")
 
 
@@ -73,7 +73,19 @@ def test_a_base_knows_the_records(module: str) -> None:
     assert len(MODULES[module].read_text().splitlines()) <= 80
 
 
-CORE = ("engine", "batch", "sampling", "ledger", "reader", "speculation", "costs", "prompts")
+CORE = (
+    "engine",
+    "batch",
+    "readout",
+    "sampling",
+    "ledger",
+    "reader",
+    "heads",
+    "speculation",
+    "chains",
+    "costs",
+    "prompts",
+)
 
 
 @pytest.mark.parametrize("module", [f"narrows.{name}" for name in CORE])

@@ -31,6 +31,7 @@ struct ModelConfig {
   std::vector<Layer> layers;
   Matrix embed, head;  // head is embed when tied
   const float* norm = nullptr;
+  const float* embed_norm = nullptr;  // of a drafting head, see features.cc; null for other models
 };
 
 // See ForwardBatch in types.py. Checked by the caller: ids, pages and lengths are in range.
@@ -38,20 +39,21 @@ struct Batch {
   int num_tokens, num_requests, pages_per_row, num_logits;
   const int32_t *tokens, *positions, *cu_seqlens, *context_lens, *page_table, *logit_rows;
   const int32_t* parents = nullptr;  // [T] or null: see paths.cc
+  const float* features = nullptr;   // [T, H] of a drafting head: the state behind the token before each
 };
 
-// Inputs of matrix products, in float, to be copied out for some rows of a batch: what pruning is fitted to.
-enum class Input { qkv, o, gate_up, down, head };
+// Inputs of matrix products, and the residual stream before a layer, in float, to be copied out for some rows of a batch:
+// what pruning is fitted to, and what a drafting head reads.
+enum class Input { qkv, o, gate_up, down, head, residual };
 struct Tap {
-  int layer;  // their number, for the head
+  int layer;  // their number, for the head, and for the stream behind the last
   Input input;
-  float* out;  // [rows, width of the input]
-};
-struct Taps {
-  std::vector<Tap> list;
+  float* out;     // [num_rows, width of the input]
+  size_t stride;  // floats from a row to the next
   int num_rows;
-  const int32_t* rows;  // indices into the batch's tokens
+  const int32_t* rows;  // indices into the batch's tokens; null for all
 };
+using Taps = std::vector<Tap>;
 
 // Uninitialised, 64-byte aligned, grows only.
 template <class T>
@@ -128,6 +130,7 @@ class Model {
   void join(const Batch& batch, const Plan& plan, int t);
   void embed(const Batch& batch, int t);
   void enter(const Layer& layer, int t);             // norm before attention
+  void enter_head(const Batch& batch, int t);        // the same where a drafting head begins
   void place(const Batch& batch, int layer, int t);  // biases, norms and rotation of q and k; k and v into their page
   void leave_attention(const Layer& layer, int t);   // residual, norm before the FFN
   void leave_ffn(const Layer& layer, int t);         // residual
@@ -141,9 +144,10 @@ class Model {
   int num_pages_;
   std::shared_ptr<void> kv_;
 
-  Buffer<float> x_, norm_, delta_, q_, k_, v_, attn_, gate_, up_, act_, cos_, sin_, partial_acc_;
+  Buffer<float> x_, norm_, pairs_, delta_, q_, k_, v_, attn_, gate_, up_, act_, cos_, sin_, partial_acc_;
   Buffer<Partial> partials_;
   ActivationBuffer in_, mid_, wide_, out_;  // inputs of q/k/v and gate/up, of o, of down, of the head
+  ActivationBuffer pair_;                   // of a drafting head's q/k/v
   std::vector<Buffer<uint8_t>> scratch_;    // per thread
   std::vector<Plan> plans_;                 // one per window size
   std::vector<int> request_of_;             // [T]

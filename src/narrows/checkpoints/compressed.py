@@ -52,16 +52,16 @@ class Compressed:
         rows, cols = self.shapes[name]
         mask = np.ones((rows, cols), bool)
         if f"{name}.mask" in self.tensors:
-            bits = self._raw(f"{name}.mask", rows * -(-cols // 8)).reshape(rows, -1)
+            bits = self.raw(f"{name}.mask", rows * -(-cols // 8)).reshape(rows, -1)
             mask = np.unpackbits(bits, axis=1, count=cols, bitorder="little").view(bool)
         kept = int(mask.sum())
         zero = 1 << (self.bits - 1) if self.bits < 16 else 0
         codes = np.full((rows, cols), zero, np.uint8 if self.bits < 16 else np.uint16)
-        codes[mask] = unpack_bits(self._raw(f"{name}.codes", -(-kept * self.bits // 8)), self.bits, kept)
+        codes[mask] = unpack_bits(self.raw(f"{name}.codes", -(-kept * self.bits // 8)), self.bits, kept)
         groups = -(-cols // self.group) if self.bits < 16 else 0
         scales = np.zeros((rows, 0), np.float16)
         if groups:
-            scales = self._raw(f"{name}.scales", rows * groups * 2).view("<f2").reshape(rows, groups)
+            scales = self.raw(f"{name}.scales", rows * groups * 2).view("<f2").reshape(rows, groups)
         return mask, codes, scales
 
     def identity(self) -> str:
@@ -70,23 +70,31 @@ class Compressed:
         text = f"{self.path.resolve()}\0{f.size}\0{f.mtime_ns}\0{self.bits}\0{self.group}"
         return xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogateescape"))
 
-    def _raw(self, name: str, nbytes: int) -> npt.NDArray[np.uint8]:
+    def vector(self, name: str, count: int) -> npt.NDArray[np.float32]:
+        """A float16 tensor [count] as it is stored. Raises CheckpointError."""
+        return self.raw(name, 2 * count).view("<f2").astype(np.float32)
+
+    def raw(self, name: str, nbytes: int) -> npt.NDArray[np.uint8]:
+        """The bytes of a tensor. Raises CheckpointError when it has another number of them."""
         t = self.tensors.get(name)
         if t is None or t.nbytes != nbytes:
             raise CheckpointError(f"{self.file.path}: tensor {name!r} is missing or has not {nbytes} bytes")
         return self.file.bytes[t.offset : t.offset + nbytes]
 
 
-def open_compressed(path: Path) -> Compressed:
-    """Opens a compressed model. Raises CheckpointError, naming the file and the field."""
-    info = read_object(path / INFO)
+def open_compressed(path: Path, name: str = INFO, kind: str = KIND, again: str = "compress the model") -> Compressed:
+    """Opens a compressed model, or another folder of this form. Raises CheckpointError, naming the file and the field.
+
+    `name` is that of the file that says what the folder holds, `again` how to make another.
+    """
+    info = read_object(path / name)
 
     def error(problem: str) -> CheckpointError:
-        return CheckpointError(f"{path / INFO}: {problem}; compress the model again")
+        return CheckpointError(f"{path / name}: {problem}; {again} again")
 
-    if info.get("kind") != KIND or info.get("version") != VERSION:
+    if info.get("kind") != kind or info.get("version") != VERSION:
         raise error(
-            f"kind and version are {info.get('kind')!r:.40} {info.get('version')!r:.20}, not {KIND!r} {VERSION}"
+            f"kind and version are {info.get('kind')!r:.40} {info.get('version')!r:.20}, not {kind!r} {VERSION}"
         )
     bits, group, matrices = info.get("bits"), info.get("group"), info.get("matrices")
     if bits not in BITS or group not in (32, 64):
@@ -94,11 +102,11 @@ def open_compressed(path: Path) -> Compressed:
     if not isinstance(matrices, dict) or not matrices:
         raise error("matrices is missing or empty")
     shapes = {}
-    for name, entry in matrices.items():
+    for matrix, entry in matrices.items():
         shape = entry.get("shape") if isinstance(entry, dict) else None
         if not isinstance(shape, list) or len(shape) != 2 or not all(type(n) is int and 0 < n < 1 << 26 for n in shape):
-            raise error(f"matrix {name!r:.60} has no shape of two sizes")
-        shapes[name] = (shape[0], shape[1])
+            raise error(f"matrix {matrix!r:.60} has no shape of two sizes")
+        shapes[matrix] = (shape[0], shape[1])
     file = MappedFile(path / WEIGHTS)
     return Compressed(path, info, bits, group, shapes, read_tensors(file), file)
 

@@ -64,14 +64,14 @@ def collect(
     """The Hessian of each input over the rows of the sequences that count. `advance` is told of rows read."""
     spec = llm.loaded.spec
     sums = {key: Hessian(width(spec, key[1])) for key in wanted}
-    for batch, rows in _forwards(llm, chosen):
+    for batch, rows in forwards(llm, chosen):
         for key, inputs in zip(wanted, llm.loaded.model.inputs(batch, wanted), strict=True):
             sums[key].add(inputs)
         advance(rows)
     return sums
 
 
-def _forwards(llm: LLM, chosen: list[sequences.Sequence]) -> Iterator[tuple[ForwardBatch, int]]:
+def forwards(llm: LLM, chosen: list[sequences.Sequence]) -> Iterator[tuple[ForwardBatch, int]]:
     """Batches that read whole sequences and ask for the rows that count, and how many these are."""
     pool = llm.engine.pool
     for batch in sequences.batches(chosen, ROWS):

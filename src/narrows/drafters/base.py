@@ -6,11 +6,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..types import F32, Cursor, Draft, Request
+from ..types import F32, I32, Cursor, Draft, Request
+
+HEAD = "head:"  # begins the name of a model that drafts from the target's hidden states
 
 
 class Reader(Protocol):
     """A loaded draft model, and the cursors it has on requests."""
+
+    @property
+    def ids(self) -> I32 | None: ...  # the tokens that logits are of; None: all
 
     def cursor(self, request: Request) -> Cursor: ...
     def start(self, request: Request, limit: int) -> Cursor: ...
@@ -39,6 +44,7 @@ class Tools:
     readers: Mapping[str, Reader]  # by the names the drafter gave in `models`
     wants_probs: bool = False  # the verifier needs the distribution that each token was drawn from
     end_ids: Collection[int] = ()  # tokens after which drafting on is pointless
+    vocab_size: int = 0  # V, the target's
     state: dict[str, Any] = field(default_factory=dict)  # per part, for what outlives requests
 
 

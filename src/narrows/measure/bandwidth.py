@@ -45,12 +45,13 @@ def measure(threads: int, *, num_bytes: int = FULL_BYTES, repeats: int = 5) -> S
 
 def bandwidth(threads: int) -> float:
     """GB/s of this machine with `threads` threads: remembered, or measured now in a fraction of a second."""
-    return _known(threads) or measure(threads, num_bytes=QUICK_BYTES, repeats=2).max
+    return known(threads) or measure(threads, num_bytes=QUICK_BYTES, repeats=2).max
 
 
-def _known(threads: int) -> float | None:
-    known = _load().get(machine_key())
-    value = known.get(str(threads)) if isinstance(known, dict) else None
+def known(threads: int) -> float | None:
+    """GB/s of this machine with `threads` threads, if that was ever measured."""
+    found = _load().get(machine_key())
+    value = found.get(str(threads)) if isinstance(found, dict) else None
     return float(value) if isinstance(value, int | float) and 0 < value < float("inf") else None
 
 
@@ -64,10 +65,10 @@ def _load() -> dict[str, Any]:
 
 def _remember(threads: int, value: float) -> None:
     # The best, because a bound is what the machine can do when nobody disturbs it.
-    value = max(value, _known(threads) or 0)
+    value = max(value, known(threads) or 0)
     content, path = _load(), cache_file()
-    known = content.get(machine_key())
-    content[machine_key()] = {**(known if isinstance(known, dict) else {}), str(threads): round(value, 3)}
+    found = content.get(machine_key())
+    content[machine_key()] = {**(found if isinstance(found, dict) else {}), str(threads): round(value, 3)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as f:

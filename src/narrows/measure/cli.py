@@ -152,6 +152,39 @@ def kernel(
     _report("kernel", done, as_json, out, facts={"kept": kept})
 
 
+@app.command(epilog="Example: narrows bench draft smollm2 --draft head --draft 'ngram|head' --prompts questions.jsonl")
+def draft(
+    model: Model,
+    drafts: Annotated[list[str], typer.Option("--draft", help="What drafts, as in `run`; may be repeated.")],
+    prompts: Annotated[
+        Path | None, typer.Option(help='Prompts, one a line, or .jsonl with "prompt" or "turns"; default: openers.')
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Prompts, evenly spread over the file.")] = 16,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens of an answer.")] = 128,
+    temperature: Annotated[float, typer.Option("--temperature", "--temp", help="0 takes the likeliest token.")] = 0.0,
+    threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="Threads (default: all cores).")] = None,
+    stack: StackLine = "",
+    as_json: Json = False,
+    out: Out = None,
+) -> None:
+    """Speed of decoding with drafts over that without, one request at a time, and how much of the drafts is kept."""
+    from narrows import LLM, SamplingParams
+    from narrows.measure import drafts as bench
+    from narrows.measure.noise import NOISY_CORES, cores_of_others
+    from narrows.models.hub import resolve
+
+    path = resolve(model)
+    params = SamplingParams(temperature=temperature, max_tokens=tokens, seed=0, ignore_eos=True)
+
+    def load(name: str) -> LLM:
+        return LLM(path, f"{stack} draft={name}", num_threads=threads)
+
+    rows, others = cores_of_others(lambda: list(bench.measure(load, drafts, prompts, samples, params)))
+    facts = {"prompts": prompts.name if prompts else "openers", "tokens": tokens, "temperature": temperature}
+    rows = [{**row, "others": others, "noisy": others > NOISY_CORES} for row in rows]
+    _report("draft", rows, as_json, out, model=path, facts={**facts, "stack": stack})
+
+
 app.command(
     epilog="Examples:\n\nnarrows bench peers smollm2 --rounds 5 --out peers.json --plot peers.png\n\n"
     "narrows bench peers smollm2 --llamacpp build/bin --python openvino=ov/bin/python --cases decode-0,batch-8"

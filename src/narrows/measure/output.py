@@ -56,12 +56,17 @@ def _megabytes(value: float) -> str:
 # What a table shows of a row, in this order; JSON has the rest.
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "threads": ("threads", str),
+    "draft": ("draft", str),
     "context": ("context", str),
     "format": ("format", str),
     "batch": ("batch", str),
     "tokens": ("prompt", str),
     "gigabytes_per_second": ("GB/s", _range),
     "tokens_per_second": ("tokens/s", _range),
+    "plain_ratio": ("over plain", _range),
+    "acceptance_length": ("tokens/forward", "{:.2f}".format),
+    "draft_share": ("drafting", "{:.0%}".format),
+    "same": ("same answers", "{:.0%}".format),
     "weights_per_second": ("G weights/s", lambda value: _range({k: v / 1e9 for k, v in value.items()})),
     "bytes_per_weight": ("bytes/weight", "{:.3f}".format),
     "dense_ratio": ("over dense", _range),

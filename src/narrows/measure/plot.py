@@ -15,7 +15,7 @@ def speeds(result: dict[str, Any], out: Path) -> None:
     """
     prompt = result["kind"] == "prefill"
     at = "tokens" if prompt else "context"
-    figure, axes = _figure()
+    drawn, axes = figure()
     lines: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for row in result["rows"]:
         lines.setdefault((row["threads"], row.get("batch", 1)), []).append(row)
@@ -25,8 +25,8 @@ def speeds(result: dict[str, Any], out: Path) -> None:
         low, median, high = ([row["tokens_per_second"][key] for row in line] for key in ("min", "median", "max"))
         spread = [[m - x for m, x in zip(median, low, strict=True)], [x - m for m, x in zip(median, high, strict=True)]]
         label = _count(threads, "thread") + ("" if prompt else f", {_count(batch, 'request')}")
-        drawn = axes.errorbar(places, median, yerr=spread, marker="o", markersize=4, capsize=3, label=label)
-        color = drawn.lines[0].get_color()
+        bars = axes.errorbar(places, median, yerr=spread, marker="o", markersize=4, capsize=3, label=label)
+        color = bars.lines[0].get_color()
         bounds = [m / row["bandwidth_share"] for m, row in zip(median, line, strict=True)]
         axes.plot(places, bounds, linestyle="--", marker="_", linewidth=1, color=color)
     axes.plot([], [], linestyle="--", color="black", linewidth=1, label="bandwidth bound of the same bytes")
@@ -42,13 +42,13 @@ def speeds(result: dict[str, Any], out: Path) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
-    _save(figure, out)
+    save(drawn, out)
 
 
 def ratios(results: list[dict[str, Any]], out: Path) -> None:
     """Of `bench peers`: how many times a peer's speed Narrows has, a panel per model, with the range over rounds."""
     tallest = max(sum("narrows_ratio" in row for row in result["rows"]) for result in results)
-    figure, panels = _figure(len(results), height=1.6 + 0.28 * max(tallest, 1))
+    drawn, panels = figure(len(results), height=1.6 + 0.28 * max(tallest, 1))
     for axes, result in zip([panels] if len(results) == 1 else panels, results, strict=True):
         bars = [row for row in result["rows"] if "narrows_ratio" in row]
         for at, row in enumerate(bars):
@@ -66,12 +66,12 @@ def ratios(results: list[dict[str, Any]], out: Path) -> None:
         axes.minorticks_off()
         axes.margins(x=0.18)
         axes.set(title=result["provenance"]["model"]["name"], xlabel="Narrows / peer, tokens/s")
-    _save(figure, out)
+    save(drawn, out)
 
 
 def frontier(points: list[dict[str, Any]], title: str, label: str, out: Path) -> None:
     """Of `narrows frontier`: a value against bytes per token, the range over runs, a line along what none beats."""
-    figure, axes = _figure(height=5.5)
+    drawn, axes = figure(height=5.5)
     for on, color in ((True, "#2f6db5"), (False, "#999")):
         some = [p for p in points if p["frontier"] is on]
         sizes, values = [p["bytes_per_token"] / 1e6 for p in some], [p["value"] for p in some]
@@ -87,7 +87,7 @@ def frontier(points: list[dict[str, Any]], title: str, label: str, out: Path) ->
     axes.margins(x=0.15)
     axes.set(title=title, xlabel="MB per token", ylabel=label)
     axes.grid(alpha=0.3)
-    _save(figure, out)
+    save(drawn, out)
 
 
 def load(result: dict[str, Any], out: Path) -> None:
@@ -98,7 +98,7 @@ def load(result: dict[str, Any], out: Path) -> None:
     from narrows.measure.load.figures import BOUNDED
 
     names = {"ttft": "to the first token", "tpot": "per further token", "e2e": "in all"}
-    figure, panels = _figure(len(BOUNDED), height=4.5)
+    drawn, panels = figure(len(BOUNDED), height=4.5)
     requests = result["requests_sent"]
     num_failed = sum(request["error"] is not None for request in requests)
     for axes, name in zip(panels, BOUNDED, strict=True):
@@ -115,15 +115,16 @@ def load(result: dict[str, Any], out: Path) -> None:
             axes.minorticks_off()
         axes.grid(alpha=0.3)
     panels[0].set(ylabel="share of requests")
-    figure.suptitle(f"{result['server']}: {result['good']} of {len(requests)} requests are good")
-    _save(figure, out)
+    drawn.suptitle(f"{result['server']}: {result['good']} of {len(requests)} requests are good")
+    save(drawn, out)
 
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def _figure(panels: int = 1, height: float = 4.5) -> tuple[Any, Any]:
+def figure(panels: int = 1, height: float = 4.5) -> tuple[Any, Any]:
+    """A figure and its panels, side by side. Raises ValueError without matplotlib."""
     try:
         import matplotlib  # pyright: ignore[reportMissingImports]
 
@@ -134,6 +135,7 @@ def _figure(panels: int = 1, height: float = 4.5) -> tuple[Any, Any]:
     return pyplot.subplots(1, panels, figsize=(7 * panels, height), layout="constrained")
 
 
-def _save(figure: Any, out: Path) -> None:
+def save(drawn: Any, out: Path) -> None:
+    """Writes a figure as the picture that the name of `out` says."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=150)
+    drawn.savefig(out, dpi=150)

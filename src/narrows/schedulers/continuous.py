@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from ..types import TARGET, Request, Status, StepPlan
 from .base import Pages, num_behind, num_drafted, prefix_limit
@@ -39,7 +40,7 @@ class Continuous:
     def plan(self, waiting: Sequence[Request], running: Sequence[Request], pages: Pages) -> StepPlan:
         shares = _shares(waiting, running)
         items: list[tuple[Request, int]] = []
-        left = sorted(running, key=_arrival)  # those not planned yet; the last is the first to be preempted
+        left = list(running)  # those not planned yet
         preempted: list[Request] = []
         budget, free = self.budget, pages.num_free
         owed = sum(_missing(request, pages) for request in running)  # pages, for the tokens they have and one more
@@ -64,7 +65,8 @@ class Continuous:
                 if left == [request]:  # the others had their turn; before they need more, they will make room for it
                     left.clear()
                     return
-                victim = left.pop()
+                victim = max(left, key=_arrival)
+                left.remove(victim)
                 preempted.append(victim)
                 owed -= _missing(victim, pages)
                 free += pages.num_owned(victim.cursors[TARGET])
@@ -73,7 +75,8 @@ class Continuous:
             left.remove(request)
             want = num_behind(request)
             want += min(num_drafted(request), max(0, budget - want - len(left)))  # a draft takes no one's turn
-            owed -= min(_missing(request, pages), advance(request, cursor.num_read, len(cursor.pages), want))
+            if grown := advance(request, cursor.num_read, len(cursor.pages), want):
+                owed -= min(_missing(request, pages), grown)
 
         def admit(request: Request) -> bool:
             """Begins a request that waits, if there will be pages for all its tokens."""
@@ -89,16 +92,23 @@ class Continuous:
             owed += total - len(shared) - grown
             return True
 
-        near, far = _split(running, pages.page_size)
-        for request in sorted(near, key=lambda r: (num_behind(r), shares[r.owner].served)):
+        # Those that are about to choose a token, and those with a page or more to read before.
+        near: list[tuple[int, int, float, Request]] = []
+        far: list[Request] = []
+        for request in running:
+            if (behind := num_behind(request)) < pages.page_size:
+                near.append((behind, shares[request.owner].served, request.arrival, request))
+            else:
+                far.append(request)
+        for *_, request in sorted(near, key=itemgetter(0, 1, 2)):
             if budget and request in left:
                 go_on(request)
 
         num_running = len(running)
+        open_to_new = num_running < self.max_num_seqs and not preempted
         turns: dict[str, list[Request]] = {}  # by owner, the next last
-        for request in reversed(sorted([*far, *waiting], key=_turn)):
+        for request in reversed(sorted([*far, *(waiting if open_to_new and budget else ())], key=_turn)):
             turns.setdefault(request.owner, []).append(request)
-        open_to_new = True
         while budget and turns:
             owner = min(turns, key=lambda o: (shares[o].served, turns[o][-1].arrival))
             request = turns[owner].pop()
@@ -128,21 +138,24 @@ def _missing(request: Request, pages: Pages) -> int:
     return max(0, pages.pages_for(len(request.tokens) + 1) - len(request.cursors[TARGET].pages))
 
 
-def _split(running: Sequence[Request], page_size: int) -> tuple[list[Request], list[Request]]:
-    """Those that are about to choose a token, and those with a page or more to read before."""
-    near = [request for request in running if num_behind(request) < page_size]
-    return near, [request for request in running if num_behind(request) >= page_size]
-
-
 def _shares(waiting: Sequence[Request], running: Sequence[Request]) -> dict[str, Share]:
     """By owner. One that comes, or comes back, starts with the least of those who wait: nobody saves up turns."""
-    shares = {r.owner: r.state["share"] for r in [*waiting, *running] if "share" in r.state}
-    queued = {r.owner for r in waiting if "share" in r.state}
-    least = min((shares[owner].served for owner in queued), default=None)
-    if least is None:
-        least = max((share.served for share in shares.values()), default=0)
-    for request in waiting:
-        if "share" not in request.state:
+    shares: dict[str, Share] = {}
+    queued: dict[str, Share] = {}
+    new: list[Request] = []
+    for requests, found in ((running, shares), (waiting, queued)):
+        for request in requests:
+            share = request.state.get("share")
+            if share is None:
+                new.append(request)
+            else:
+                found[request.owner] = share
+    shares |= queued
+    if new:
+        least = min((share.served for share in queued.values()), default=None)
+        if least is None:
+            least = max((share.served for share in shares.values()), default=0)
+        for request in new:
             share = request.state["share"] = shares.setdefault(request.owner, Share(least))
             if request.owner not in queued:
                 share.served = max(share.served, least)

@@ -23,6 +23,7 @@ class Answer:
         self.prompt, self.index = prompt, index  # among all answers of the request
         self.text = ""
         self.num_tokens = 0
+        self.drafted = False  # whether the latest news were guessed and kept
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None
         self.num_cached = 0
@@ -33,6 +34,7 @@ class Answer:
     def push(self, delta: wire.Delta) -> None:
         self.text += delta.text
         self.num_tokens += len(delta.token_ids)
+        self.drafted = delta.num_drafted == len(delta.token_ids) > 0
         self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
         self.num_cached, self.ledger = delta.num_cached, delta.ledger
         self.unsent += delta.logprobs or []
@@ -45,10 +47,15 @@ class Answer:
 
 
 class Run:
-    """The answers of one request as they grow; `change` alters each delta before anybody sees it."""
+    """The answers of one request as they grow.
 
-    def __init__(self, call: Call, change: Callable[[wire.Delta], wire.Delta] = lambda delta: delta) -> None:
-        self.call, self._change = call, change
+    `change` alters each delta before anybody sees it; with `apart`, guessed tokens and others come one after the other.
+    """
+
+    def __init__(
+        self, call: Call, change: Callable[[wire.Delta], wire.Delta] = lambda delta: delta, *, apart: bool = False
+    ) -> None:
+        self.call, self._change, self._apart = call, change, apart
         self._n = n = call.jobs[0].submit.params.n
         self.answers = [Answer(job.submit.prompt, job.position * n + i) for job in call.jobs for i in range(n)]
 
@@ -56,8 +63,9 @@ class Run:
         """Answers that got on, and their new text. Raises ApiError when one will not come."""
         async for position, delta in self.call:
             delta, answer = self._change(delta), self.answers[position * self._n + delta.index]
-            answer.push(delta)
-            yield answer, delta.text
+            for part in _apart(delta) if self._apart else (delta,):
+                answer.push(part)
+                yield answer, part.text
 
     @property
     def num_prompt(self) -> int:
@@ -76,6 +84,33 @@ class Run:
     def ledger(self) -> dict[str, Any] | None:
         """What the first answer cost, when it is finished."""
         return self.answers[0].ledger
+
+
+def _apart(delta: wire.Delta) -> list[wire.Delta]:
+    """A delta as its guessed tokens, if any, and its others, if any; what ends the answer comes with the last."""
+    num, length = delta.num_drafted, delta.num_drafted_chars
+    if not 0 < num < len(delta.token_ids):
+        return [delta]
+    logprobs = delta.logprobs
+    first = msgspec.structs.replace(
+        delta,
+        text=delta.text[:length],
+        token_ids=delta.token_ids[:num],
+        logprobs=logprobs and logprobs[:num],
+        finish_reason=None,
+        stop_reason=None,
+        ledger=None,
+    )
+    rest = msgspec.structs.replace(
+        delta,
+        text=delta.text[length:],
+        token_ids=delta.token_ids[num:],
+        logprobs=logprobs and logprobs[num:],
+        prompt_logprobs=None,
+        num_drafted=0,
+        num_drafted_chars=0,
+    )
+    return [first, rest]
 
 
 class Form(Protocol):

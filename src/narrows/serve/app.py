@@ -12,7 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from ..sampling import ParamError
-from . import chat, completions, embeddings, health, responses, texts
+from . import chat, completions, embeddings, health, responses, status, texts, web
 from .errors import ApiError, from_status
 from .events import ClientGone
 from .gateway import Gateway
@@ -31,9 +31,10 @@ def create_app(gateway: Gateway) -> ASGIApp:
         responses=ERRORS,
     )
     app.state.gateway = gateway
-    for part in (chat, completions, responses, embeddings, texts):
+    for part in (chat, completions, responses, embeddings, texts, status):
         app.include_router(part.router, dependencies=KEY)
-    app.include_router(health.router)
+    for part in (health, web):
+        app.include_router(part.router)
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
     guarded: ASGIApp = Guard(app, gateway.settings, gateway.tracing)

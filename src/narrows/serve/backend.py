@@ -63,6 +63,23 @@ class Backend:
         self._closing = False
         self._failure = ""  # why the process says it cannot load
 
+    # --- figures ---
+
+    @property
+    def num_running(self) -> int:
+        """Answers being worked on."""
+        return self.report.num_running if self.report else 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Answers that wait for their first step."""
+        return max(0, sum(job.num_open for job in self.jobs.values()) - self.num_running)
+
+    @property
+    def totals(self) -> Ledger:
+        """Of all its processes."""
+        return added(self.past, self.report.ledger) if self.report else self.past
+
     # --- for requests ---
 
     def submit(self, submits: Sequence[wire.Submit]) -> Call:

@@ -95,6 +95,12 @@ class StreamOptions(Body):
     include_obfuscation: bool | None = Field(None, description="Accepted, without effect.")
 
 
+class ChoiceStreamOptions(StreamOptions):
+    include_drafted: bool | None = Field(
+        None, description="Each chunk's choice says in `drafted` whether its text was guessed ahead and kept."
+    )
+
+
 _Sampling: Any = create_model(
     "Sampling",
     __base__=Body,
@@ -113,7 +119,7 @@ class Generation(_Sampling):
 
     model: str | None = Field(None, max_length=512)
     stream: bool | None = False
-    stream_options: StreamOptions | None = None
+    stream_options: ChoiceStreamOptions | None = None
     response_format: Any = Field(None, json_schema_extra=_TYPES["object"])
     cache_salt: str | None = Field(
         None, max_length=256, description="Keeps the cached prompt to requests with the same."
@@ -128,11 +134,11 @@ class Generation(_Sampling):
     prompt_cache_key: str | None = None
 
     @property
-    def include_usage(self) -> bool:
-        """Whether a stream ends with its usage. Raises ApiError when there are options but no stream."""
+    def streaming(self) -> ChoiceStreamOptions:
+        """How to stream. Raises ApiError when there are options but no stream."""
         if self.stream_options is not None and not self.stream:
             raise ApiError(400, "stream_options is for requests with stream=true", param="stream_options")
-        return bool(self.stream_options and self.stream_options.include_usage)
+        return self.stream_options or ChoiceStreamOptions.model_validate({})
 
     def form(self) -> tuple[str, dict[str, Any] | None]:
         """The field that asks for a form of answers, and the form as `structured_outputs` has it. Raises ApiError."""

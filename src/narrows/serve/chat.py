@@ -13,7 +13,7 @@ from ..text.tools import ToolUse, delta
 from ..types import TokenLogprobs
 from . import features
 from .answers import Answer, Run, respond
-from .bodies import ChatRequest
+from .bodies import ChatRequest, ChoiceStreamOptions
 from .choices import ChoiceForm
 from .errors import ApiError
 from .gateway import Caller, Gateway, Served, in_thread
@@ -40,12 +40,13 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     params = body.params(use.structured_outputs if use.structured_outputs else asked)
     served.check_count(params.n)
     await served.forms.check(params, request, "tools" if use.structured_outputs else name)
-    form = ChatForm(served, caller, body.include_usage, bool(body.logprobs), use)
+    form = ChatForm(served, caller, body.streaming, bool(body.logprobs), use)
     variables = use.variables | (body.chat_template_kwargs or {})
     messages = await in_thread("messages", use.messages, body.messages)
     prompt = await served.encode_chat(messages, body.add_generation_prompt, variables)
     call = served.submit([prompt], params, caller, "messages", body.cache_salt, body.priority)
-    return await respond(request, Run(call), form, stream=bool(body.stream))
+    run = Run(call, apart=bool(body.streaming.include_drafted))
+    return await respond(request, run, form, stream=bool(body.stream))
 
 
 class ChatForm(ChoiceForm):
@@ -53,8 +54,10 @@ class ChatForm(ChoiceForm):
 
     prefix, object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, served: Served, caller: Caller, include_usage: bool, logprobs: bool, use: ToolUse) -> None:
-        super().__init__(served, caller, include_usage)
+    def __init__(
+        self, served: Served, caller: Caller, streaming: ChoiceStreamOptions, logprobs: bool, use: ToolUse
+    ) -> None:
+        super().__init__(served, caller, streaming)
         self._logprobs, self._use = logprobs, use
         self._readers: dict[int, ToolCallReader | None] = {}  # by answer
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from .answers import Answer, Run
+from .bodies import ChoiceStreamOptions
 from .errors import ApiError
 from .events import DONE, event
 from .gateway import Caller, Served
@@ -20,9 +21,9 @@ class ChoiceForm(ABC):
     object: str
     chunk_object: str
 
-    def __init__(self, served: Served, caller: Caller, include_usage: bool) -> None:
+    def __init__(self, served: Served, caller: Caller, streaming: ChoiceStreamOptions) -> None:
         self._tokenizer = served.tokenizer
-        self._include_usage = include_usage
+        self._include_usage, self._include_drafted = streaming.include_usage, streaming.include_drafted
         self._head = {
             "id": f"{self.prefix}-{caller.request_id}",
             "created": int(time.time()),
@@ -55,9 +56,9 @@ class ChoiceForm(ABC):
                 choices = []
                 if answer.index not in opened:
                     opened.add(answer.index)
-                    choices += self.first(answer)
+                    choices += self._marked(self.first(answer), False)
                 if text or answer.finish_reason:
-                    choices += self.piece(answer, text)
+                    choices += self._marked(self.piece(answer, text), answer.drafted)
                 for choice in choices:
                     yield event({**head, "choices": [choice], **no_usage})
         except ApiError as error:  # the status went out long ago
@@ -66,6 +67,9 @@ class ChoiceForm(ABC):
         if self._include_usage:
             yield event({**head, "choices": [], "usage": _usage(run), "ledger": run.ledger})
         yield DONE
+
+    def _marked(self, choices: list[dict[str, Any]], drafted: bool) -> list[dict[str, Any]]:
+        return [{**choice, "drafted": drafted} for choice in choices] if self._include_drafted else choices
 
 
 def _usage(run: Run) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from ..text import Detokenizer, Tokenizer
 from ..types import TokenLogprobs
 from . import features, wire
 from .answers import Answer, Run, respond
-from .bodies import CompletionRequest, prompts, sampling
+from .bodies import ChoiceStreamOptions, CompletionRequest, prompts, sampling
 from .chat import finite
 from .choices import ChoiceForm
 from .errors import ApiError
@@ -42,11 +42,11 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     served.check_count(params.n * len(texts))
     await served.forms.check(params, request, name)
     form = CompletionForm(
-        served, caller, body.include_usage, texts if echo else None, params.n, params.logprobs is not None
+        served, caller, body.streaming, texts if echo else None, params.n, params.logprobs is not None
     )
     ids = [list(p) if not isinstance(p, str) else await served.encode(p, body.add_special_tokens) for p in texts]
     call = served.submit(ids, params, caller, "prompt", body.cache_salt, body.priority)
-    run = Run(call, _without_tokens) if no_tokens else Run(call)
+    run = Run(call, _without_tokens) if no_tokens else Run(call, apart=bool(body.streaming.include_drafted))
     return await respond(request, run, form, stream=bool(body.stream))
 
 
@@ -66,12 +66,12 @@ class CompletionForm(ChoiceForm):
         self,
         served: Served,
         caller: Caller,
-        include_usage: bool,
+        streaming: ChoiceStreamOptions,
         echo: Sequence[str | list[int]] | None,
         n: int,
         logprobs: bool,
     ) -> None:
-        super().__init__(served, caller, include_usage)
+        super().__init__(served, caller, streaming)
         self._echo, self._n, self._logprobs = echo, n, logprobs
         self._offsets: dict[int, _Offsets] = {}  # by answer
 

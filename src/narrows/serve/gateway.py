@@ -170,6 +170,7 @@ class Gateway:
         self.tracing = Tracing(settings.otlp_endpoint) if settings.otlp_endpoint else None
         self.draining = False
         self._trials = Trials()
+        self.num_watchers = 0  # of figures
         self.models: dict[str, Served] = {}
         for o in options:
             metrics = ModelMetrics(self.metrics, o.name)

@@ -21,9 +21,11 @@ from .health import PUBLIC
 from .rates import RateLimit
 from .settings import Settings
 from .tracing import Exchange, Tracing
+from .web import PATHS
 
 log = logging.getLogger("narrows.access")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_OPEN = PUBLIC | PATHS  # need no API key
 _GONE = 499  # what the log says of a client that left
 
 
@@ -59,7 +61,7 @@ class Guard:
         try:
             self._check_origin(headers)
             caller = Caller(request_id, self._check_key(scope["path"], headers), self._deadline(headers, began))
-            if scope["path"] not in PUBLIC:
+            if scope["path"] not in _OPEN:
                 self._rates.take(caller.key)
             body = await self._read(headers, receive)
             if body is not None:
@@ -68,7 +70,7 @@ class Guard:
             await error.response()(scope, receive, tell)
         finally:
             ended = time.monotonic()
-            if self._tracing is not None and scope["path"] not in PUBLIC:
+            if self._tracing is not None and scope["path"] not in _OPEN:
                 self._tracing.record(Exchange(scope["method"], scope["path"], headers, status, began, ended), caller)
             more = "".join(f" {name}={value}" for name, value in caller.log.items())
             path = scope["path"].encode("unicode_escape").decode()[:200]
@@ -87,7 +89,7 @@ class Guard:
 
     def _check_key(self, path: str, headers: Mapping[str, str]) -> str:
         """A digest of the caller's key, "" where none is needed. Takes as long for any wrong key."""
-        if not self._keys or path in PUBLIC:
+        if not self._keys or path in _OPEN:
             return ""
         scheme, _, key = headers.get("authorization", "").partition(" ")
         digest = sha256(key.strip().encode()).digest()

@@ -28,7 +28,7 @@ async def livez(request: Request) -> JSONResponse:
     gateway: Gateway = request.app.state.gateway
     limit = gateway.settings.stall_timeout + REPLACE_SECONDS
     stalled = [backend.name for backend in gateway.backends if backend.stalled(limit)]
-    steps = {b.name: b.past.num_steps + (b.report.ledger.num_steps if b.report else 0) for b in gateway.backends}
+    steps = {backend.name: backend.totals.num_steps for backend in gateway.backends}
     return _state("stalled" if stalled else "alive", not stalled, {"stalled": stalled, "steps": steps})
 
 

@@ -139,10 +139,9 @@ class _Engines(Collector):
         }
         for backend in self._backends:
             report, limits = backend.report, backend.limits
-            running = report.num_running if report else 0
-            under_way = sum(job.num_open for job in backend.jobs.values())
+            running, waiting = backend.num_running, backend.num_waiting
             used = 1 - report.num_free_pages / limits.num_pages if report and limits else 0.0
-            values = (running, max(0, under_way - running), used, backend.state == "ready", now - backend.progress)
+            values = (running, waiting, used, backend.state == "ready", now - backend.progress)
             for (_, seen), value in zip(gauges.values(), values, strict=True):
                 seen.append(float(value))
         for name, (text, values) in gauges.items():
@@ -154,9 +153,9 @@ class _Engines(Collector):
         for backend in self._backends:
             restarts.add_metric((backend.name,), backend.num_restarts)
         yield restarts
+        totals = {backend.name: backend.totals for backend in self._backends}
         for name, (field, text) in _LEDGER.items():
             counter, total = CounterMetricFamily(name, text, labels=("model_name",)), attrgetter(field)
-            for backend in self._backends:
-                now_value = total(backend.report.ledger) if backend.report else 0
-                counter.add_metric((backend.name,), total(backend.past) + now_value)
+            for model, ledger in totals.items():
+                counter.add_metric((model,), total(ledger))
             yield counter

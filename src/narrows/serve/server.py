@@ -45,7 +45,7 @@ async def _serve(settings: Settings, models: Sequence[ModelOptions], listener: s
 
     def fail(message: str) -> None:
         fatal.append(message)
-        server.should_exit = True
+        gateway.draining = server.should_exit = True
 
     gateway = Gateway(settings, models, fail)
     config = uvicorn.Config(

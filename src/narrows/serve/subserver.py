@@ -153,6 +153,8 @@ def _delta(id: str, completion: Completion, text: str, num_before: int) -> wire.
         num_cached=completion.request.num_cached,
         ledger=output.metrics.json() if output.finish_reason else None,
         embedding=None if output.embedding is None else output.embedding.astype("<f4").tobytes(),
+        num_drafted=completion.drafted[0],
+        num_drafted_chars=completion.drafted[1],
     )
 
 

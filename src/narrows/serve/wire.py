@@ -84,6 +84,8 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     num_cached: int
     ledger: dict[str, Any] | None  # when it is finished
     embedding: bytes | None = None  # little-endian float32, of length 1
+    num_drafted: int = 0  # the first of token_ids, which were guessed and kept
+    num_drafted_chars: int = 0  # the first of text, which they completed
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True):

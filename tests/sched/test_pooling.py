@@ -21,16 +21,16 @@ GREEDY = SamplingParams(temperature=0, max_tokens=15)
 class HiddenModel(FakeModel):
     """Its hidden states are what it would give as logits."""
 
-    num_hidden = 0
+    num_final = 0
 
     def forward(self, batch: ForwardBatch) -> ForwardOutput:
-        if batch.hidden_rows is None:
+        if batch.final_rows is None:
             return super().forward(batch)
-        self.num_hidden += len(batch.hidden_rows)
-        rows = np.union1d(batch.logit_rows, batch.hidden_rows).astype(np.int32)
+        self.num_final += len(batch.final_rows)
+        rows = np.union1d(batch.logit_rows, batch.final_rows).astype(np.int32)
         out = super().forward(replace(batch, logit_rows=rows))
-        picked = [out.logits[np.searchsorted(rows, wanted)] for wanted in (batch.logit_rows, batch.hidden_rows)]
-        return replace(out, logits=picked[0], hidden=picked[1])
+        picked = [out.logits[np.searchsorted(rows, wanted)] for wanted in (batch.logit_rows, batch.final_rows)]
+        return replace(out, logits=picked[0], final=picked[1])
 
 
 def hidden_engine(**options: object) -> Engine:
@@ -47,7 +47,7 @@ def embed(engine: Engine, prompts: list[list[int]]) -> list[F32]:
     requests = [engine.add(prompt, GREEDY, embed=True) for prompt in prompts]
     found = {result.request.id: result for result in drain(engine)}
     assert all(found[r.id].finish_reason == "stop" and not r.output for r in requests)
-    return [found[r.id].embedding for r in requests]  # type: ignore[misc]
+    return [r.pooled.mean for r in requests]
 
 
 def test_an_embedding_is_the_mean_over_the_prompt() -> None:
@@ -74,7 +74,7 @@ def test_same_bits_when_preempted_and_no_row_is_pooled_twice() -> None:
     together = embed(engine, PROMPTS)
     assert engine.ledger.num_preemptions > 0
     assert [v.tobytes() for v in together] == [v.tobytes() for v in alone]
-    assert engine.model.num_hidden == sum(map(len, PROMPTS))  # type: ignore[attr-defined]
+    assert engine.model.num_final == sum(map(len, PROMPTS))  # type: ignore[attr-defined]
 
 
 def test_nothing_is_missed_in_the_prefix_cache_and_answers_find_what_was_read() -> None:
