@@ -13,7 +13,7 @@ from typing import Any
 ROUTES = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models", "/tokenize", "/detokenize"]
 ROUTES += ["/livez", "/readyz", "/health", "/metrics", "/openapi.json", "/tokenizer_info", "/", "/v1/models/%00"]
 ROUTES += ["/v1/models/tiny", "/tokenizer_info?model=%ff", "/v1/completions/", "//livez", "/%2e%2e/%2e%2e/etc/passwd"]
-ROUTES += ["/v1/embeddings"]
+ROUTES += ["/v1/embeddings", "/v1/narrows/status"]
 METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE", "CONNECT", "get", "X" * 50]
 VALUES: list[Any] = [None, True, 0, -1, 1, 2**31, 2**63, 2**64, -(2**70), 10**400, 0.5, 1e308, math.nan, math.inf]
 VALUES += [-math.inf, "", "x", "\ud800", "\x00", "x" * 5000, "\U0010ffff", "<|im_end|>", [], [None], [[]], [1, "x"]]
