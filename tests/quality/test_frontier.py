@@ -19,12 +19,12 @@ measure = "kl:text=own,window=32,chunks=2"
 [[variant]]
 name = "int{{bits}}"
 stack = "weights=int{{bits}}"
-each = {{ bits = [8, 4] }}
+each = {{ bits = {bits} }}
 
 [[variant]]
 name = "2:4 int8, {{tokens}}"
 compress = "--pattern 2:4 --tokens {{tokens}} --length 32 --seed {{seed}}"
-each = {{ tokens = [64], seed = [0, 1] }}
+each = {{ tokens = [64], seed = {seeds} }}
 """
 
 
@@ -35,7 +35,7 @@ def plan(folder: Path, text: str) -> Path:
 
 
 def test_each_stands_for_every_combination(tmp_path: Path) -> None:
-    found = Plan.read(plan(tmp_path, PLAN.format(model="m")))
+    found = Plan.read(plan(tmp_path, PLAN.format(model="m", bits=[8, 4], seeds=[0, 1])))
     assert [v.name for v in found.variants] == ["int8", "int4", "2:4 int8, 64", "2:4 int8, 64"]
     assert [v.stack for v in found.variants] == ["weights=int8", "weights=int4", "", ""]
     assert found.variants[3].compress[-1] == "1"
@@ -80,13 +80,14 @@ def test_the_frontier_is_what_no_other_beats_in_both() -> None:
 
 def test_from_a_plan_to_a_result(tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NARROWS_CACHE", str(tmp_path / "cache"))
-    path, out = plan(tmp_path, PLAN.format(model=tiny_path)), tmp_path / "f.json"
+    path, out = plan(tmp_path, PLAN.format(model=tiny_path, bits=[3], seeds=[0])), tmp_path / "f.json"
     command = ["frontier", str(path), "--out", str(out), "--threads", "1"]
     first = CliRunner().invoke(app, command)
     assert first.exit_code == 0, first.output
     result = json.loads(out.read_text())
-    assert [(p["name"], p["runs"]) for p in result["points"]] == [("int8", 1), ("int4", 1), ("2:4 int8, 64", 2)]
-    assert result["points"][0]["value"] < result["points"][1]["value"]
+    assert [(p["name"], p["runs"]) for p in result["points"]] == [("int3", 1), ("2:4 int8, 64", 1)]
+    assert all(p["value"] > 0 for p in result["points"])
+    assert [row["compress"][:13] for row in result["rows"]] == ["", "--pattern 2:4"]
     assert not [p for p in (tmp_path / "plan.work").iterdir() if p.is_dir()]  # models are measured, then removed
 
     monkeypatch.setattr("narrows.measure.frontier.plan._narrows", None)  # nothing is done twice

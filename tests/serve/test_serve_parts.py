@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import sys
 import threading
@@ -18,7 +19,7 @@ from narrows.cli import app as command
 from narrows.serve import events, features
 from narrows.serve.app import create_app
 from narrows.serve.errors import ApiError
-from narrows.serve.events import ClientGone, EventStream, until_disconnect
+from narrows.serve.events import ClientGone, EventStream, event, until_disconnect
 from narrows.serve.forms import MAX_WAITING, Trials
 from narrows.serve.gateway import Gateway
 from narrows.serve.rates import RateLimit
@@ -206,3 +207,10 @@ def test_requests_beyond_the_rate_are_refused_but_health_is_told() -> None:
             return [(await client.get(path)).status_code for path in paths]
 
     assert asyncio.run(ask()) == [200, 200, 200, 429, 200]
+
+
+def test_an_event_is_one_line_to_whoever_splits_it() -> None:
+    content = {"text": "".join(map(chr, (*range(0x20), 0x85, 0xA0, 0x2028, 0x2029, 0x1F600)))}
+    head, data, *rest = event(content, "named").decode().splitlines()
+    assert (head, rest) == ("event: named", [""])
+    assert json.loads(data.removeprefix("data: ")) == content

@@ -12,13 +12,18 @@ from starlette.types import Message, Receive, Scope, Send
 
 KEEP_ALIVE_SECONDS = 15.0
 DONE = b"data: [DONE]\n\n"
+# Ends of lines to Unicode, though not to server-sent events: some clients cut there.
+_SEPARATORS = [(char.encode(), f"\\u{ord(char):04x}".encode()) for char in "\x85\u2028\u2029"]
 T = TypeVar("T")
 
 
 def event(content: dict[str, Any], name: str | None = None) -> bytes:
     """One event, as it goes over the line."""
     head = f"event: {name}\n".encode() if name else b""
-    return head + b"data: " + msgspec.json.encode(content) + b"\n\n"
+    data = msgspec.json.encode(content)
+    for char, escaped in _SEPARATORS:
+        data = data.replace(char, escaped)
+    return head + b"data: " + data + b"\n\n"
 
 
 class EventStream(Response):
