@@ -39,8 +39,9 @@ def main(
     tokens: Annotated[int, typer.Option(min=2, help="How much of it.")] = 256,
 ) -> None:
     """Prints mean and worst KL in nats, and how often the first choice is the same."""
-    from narrows.loader import PAGE_SIZE, load
+    from narrows.loader import load
     from narrows.models.hub import resolve
+    from narrows.native import PAGE_SIZE
     from narrows.types import ForwardBatch
 
     path = resolve(model)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from .batch import num_straight
 from .costs import MeasuredCosts
-from .drafters.base import Ask, Drafter, Tools
+from .drafters.base import Ask, Drafter, Source, Tools
 from .kv.pool import KvPool
 from .ledger import DraftMetrics
 from .pacers.base import Pace, Pacer
@@ -20,12 +20,12 @@ from .types import TARGET, Draft, ForwardOutput, Request, StepPlan, Verdict
 class Speculation:
     """A drafter, who decides how much it drafts, and what that has cost so far.
 
-    `readers` are the drafter's models by name; `clock` gives seconds; `tools` are set by the engine.
+    `readers` are the drafter's models; `clock` gives seconds; `tools` are set by the engine.
     """
 
     drafter: Drafter
     pacer: Pacer
-    readers: Mapping[str, Reader] = field(default_factory=dict)
+    readers: Mapping[Source, Reader] = field(default_factory=dict)
     clock: Callable[[], float] = time.perf_counter
     costs: MeasuredCosts = field(default_factory=MeasuredCosts)
     tools: Tools = field(default_factory=lambda: Tools({}))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from narrows import LLM, SamplingParams, Stack
-from narrows.loader import PAGE_SIZE
+from narrows.native import PAGE_SIZE
 from narrows.schedulers.continuous import Continuous
 
 TOPICS = ["rivers", "bread", "prime numbers", "the sea", "old maps", "a lost key", "winter", "clocks", "glass", "bees"]

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from random_schemas import SCHEMAS, fits
 
 from narrows import LLM, SamplingParams
-from narrows.loader import PAGE_SIZE
+from narrows.native import PAGE_SIZE
 from narrows.text.tools import ToolUse
 
 PERSON = {

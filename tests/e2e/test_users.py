@@ -12,7 +12,7 @@ import pytest
 
 from narrows import LLM, SamplingParams
 from narrows.engine import ContextLengthError
-from narrows.loader import PAGE_SIZE
+from narrows.native import PAGE_SIZE
 from narrows.sampling import ParamError
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24)

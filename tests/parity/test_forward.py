@@ -15,8 +15,8 @@ from tiny_models import BASE, CONFIGS, hf_arrays
 
 from narrows import _native, ref
 from narrows.checkpoints import open_checkpoint
-from narrows.loader import PAGE_SIZE
 from narrows.models import declare
+from narrows.native import PAGE_SIZE
 from narrows.types import ModelSpec
 from narrows.weights import Packed, load_weights, unpack
 

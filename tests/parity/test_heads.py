@@ -10,7 +10,7 @@ from tiny_heads import write_tiny_head
 
 from narrows import LLM
 from narrows.checkpoints.head import FUSE, open_head
-from narrows.loader import NativeModel
+from narrows.native import NativeModel
 from narrows.ref.head import head_states
 from narrows.ref.model import rms_norm
 from narrows.types import F32, I32, ForwardBatch, Request

@@ -14,8 +14,8 @@ from tiny_models import CONFIGS, hf_arrays
 from narrows.checkpoints import open_checkpoint
 from narrows.engine import Engine
 from narrows.kv.pool import KvPool
-from narrows.loader import PAGE_SIZE, NativeModel
 from narrows.models import declare
+from narrows.native import PAGE_SIZE, NativeModel
 from narrows.prefill import DensePrefill
 from narrows.sampling import SamplingParams
 from narrows.speculation import Speculation

@@ -12,8 +12,8 @@ import safetensors.numpy
 from tiny_models import CONFIGS, hf_arrays
 
 from narrows.checkpoints import open_checkpoint
-from narrows.loader import NativeModel
 from narrows.models import declare
+from narrows.native import NativeModel
 from narrows.types import ForwardBatch
 from narrows.weights import load_weights
 

@@ -12,11 +12,11 @@ import pytest
 
 from narrows import LLM, _native
 from narrows.checkpoints import open_checkpoint
-from narrows.loader import NativeModel
 from narrows.measure.quality.drift import Drift
 from narrows.measure.quality.runner import Journal, Subject, evaluate
 from narrows.measure.quality.text import Divergence
 from narrows.models import declare
+from narrows.native import NativeModel
 from narrows.types import F32, ForwardBatch, ForwardOutput
 from narrows.weights import Format, Packed, load_weights, unpack
 

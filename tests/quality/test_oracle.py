@@ -8,8 +8,9 @@ import numpy as np
 
 from narrows import ref
 from narrows.checkpoints import open_checkpoint
-from narrows.loader import PAGE_SIZE, load
+from narrows.loader import load
 from narrows.models import declare
+from narrows.native import PAGE_SIZE
 from narrows.types import ForwardBatch
 from narrows.weights import Packed, load_weights, unpack
 

@@ -9,7 +9,6 @@ from zlib import crc32
 import numpy as np
 from fake_model import VOCAB, FakeModel, logits_after, make_engine
 
-from narrows.drafters.base import HEAD
 from narrows.drafters.head import Head
 from narrows.engine import Engine
 from narrows.heads import Fusion, HeadReader
@@ -91,7 +90,7 @@ def head_reader(*, num_pages: int = 64, page_size: int = 8, **options: Any) -> H
     """Of a head that drafts every token there is."""
     pool = KvPool(num_pages, page_size, identity="head", codec="bf16")
     head = FakeHead(FakeModel(num_pages, page_size), **options)
-    return HeadReader(HEAD + "auto", head, pool, Fusion(lambda rows: rows, 1, 1), np.arange(VOCAB, dtype=np.int32))
+    return HeadReader("head", head, pool, Fusion(lambda rows: rows, 1, 1), np.arange(VOCAB, dtype=np.int32))
 
 
 def engine_with_head(drafter: Any = None, reader: HeadReader | None = None, **options: Any) -> tuple[Engine, FakeHead]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from fake_model import VOCAB
 
-from narrows.drafters.base import Ask, Tools
+from narrows.drafters.base import Ask, Source, Tools
 from narrows.types import Draft
 
 Guess = Callable[[Sequence[int], int], list[int]]  # all tokens so far, how many -> at most that many
@@ -21,7 +21,7 @@ class Bushy:
     guess: Guess
     k: int = 9
     max_drafted: int = 9
-    models: tuple[str, ...] = ()
+    sources: tuple[Source, ...] = ()
 
     def propose(self, asks: Sequence[Ask], tools: Tools) -> list[Draft | None]:
         return [self._propose(ask) for ask in asks]
@@ -46,7 +46,7 @@ class Scripted:
     k: int = 4
     logprob: float = -0.01
     max_drafted: int = 4
-    models: tuple[str, ...] = ()
+    sources: tuple[Source, ...] = ()
 
     def propose(self, asks: Sequence[Ask], tools: Tools) -> list[Draft | None]:
         return [self._propose(ask) for ask in asks]

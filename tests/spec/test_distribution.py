@@ -17,7 +17,7 @@ import pytest
 from scipy.stats import chi2
 from scripted import Scripted
 
-from narrows.drafters.base import Ask, Tools
+from narrows.drafters.base import Ask, Source, Tools
 from narrows.drafters.first import First
 from narrows.drafters.head import Head
 from narrows.drafters.looped import Looped
@@ -35,6 +35,7 @@ from narrows.verifiers.greedy import Greedy
 from narrows.verifiers.rejection import Rejection
 from narrows.verifiers.typical import Typical
 
+TOY = Source("model", "toy")
 VOCAB, LENGTH, COUNT = 4, 3, 1200
 TARGET_TABLE = np.log(np.array([[5, 3, 1, 1], [1, 1, 4, 4], [2, 5, 2, 1], [1, 2, 3, 4]], np.float32))
 DRAFT_TABLE = np.log(np.array([[2, 6, 1, 1], [4, 1, 1, 4], [1, 2, 6, 1], [3, 3, 2, 2]], np.float32))
@@ -63,7 +64,7 @@ def engine(drafter: Any, verifier: Verifier) -> Engine:
         verifier,
         vocab_size=VOCAB,
         max_model_len=64,
-        speculation=Speculation(drafter, Fixed(), {"toy": reader, "head:auto": few}),
+        speculation=Speculation(drafter, Fixed(), {TOY: reader, Source("head", "auto"): few}),
     )
 
 
@@ -104,7 +105,7 @@ class DrawnTree:
     """Two tokens drawn one by one from the draft model's table, and one more behind each of them."""
 
     max_drafted: int = 4
-    models: tuple[str, ...] = ("toy",)
+    sources: tuple[Source, ...] = (TOY,)
 
     def propose(self, asks: Sequence[Ask], tools: Tools) -> list[Draft | None]:
         return [self._propose(ask) for ask in asks]
@@ -123,7 +124,7 @@ class DrawnTree:
 @dataclass(frozen=True)
 class CertainTree:
     max_drafted: int = 5
-    models: tuple[str, ...] = ()
+    sources: tuple[Source, ...] = ()
 
     def propose(self, asks: Sequence[Ask], tools: Tools) -> list[Draft | None]:
         whole = Draft(np.array([1, 3, 2, 0, 0], np.int32), np.array([-1, -1, 0, 1, 2], np.int32))
@@ -198,7 +199,7 @@ class DropsWhatWasUnsure:
 
     base: DraftModel | Head
     max_drafted: int = 2
-    models: tuple[str, ...] = ("toy",)
+    sources: tuple[Source, ...] = (TOY,)
 
     def propose(self, asks: Sequence[Ask], tools: Tools) -> list[Draft | None]:
         drafts = self.base.propose(asks, tools)
@@ -226,7 +227,7 @@ def test_typical_with_nothing_tolerated_is_exact() -> None:
 def test_rejection_takes_all_of_a_drafter_that_is_right() -> None:
     """The residual of equal distributions is never drawn from."""
     runs = engine(DraftModel("toy", k=2), Rejection())
-    runs.speculation.readers["toy"].model.table = TARGET_TABLE  # type: ignore[union-attr]
+    runs.speculation.readers[TOY].model.table = TARGET_TABLE  # type: ignore[union-attr]
     for seed in range(50):
         runs.add([0, 2], SamplingParams(max_tokens=7), seed=seed)
         while runs.requests:

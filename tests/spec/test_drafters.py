@@ -176,7 +176,7 @@ def test_first_asks_the_next_only_where_there_is_no_proposal() -> None:
     drafts = drafter.propose([Ask(request(t), 8) for t in ([1, 2, 3, 1, 2], [1, 2, 3])], NONE)
     assert [ids(draft) for draft in drafts] == [[3], [9]]
     assert asked == [[1, 2, 3]]
-    assert (drafter.max_drafted, drafter.models) == (4, ())
+    assert (drafter.max_drafted, drafter.sources) == (4, ())
 
 
 def counting(sureness: float, **options: Any) -> int:

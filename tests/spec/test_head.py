@@ -114,7 +114,7 @@ def test_states_of_long_prompts_are_read_as_they_come() -> None:
     request = engine.add([*range(90)] * 4, GREEDY)
     while request.num_prompt > request.cursors["target"].num_read:
         engine.step()
-        held = request.state["head:auto"]
+        held = request.state["head"]
         assert len(held.rows) <= MOST + 2
     assert sizes[:3] == [101, 100, 100]
     drain(engine)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tiny_heads import write_tiny_head
 
 from narrows import LLM, SamplingParams
 from narrows.methods import StackError
+from narrows.native import PAGE_SIZE, NativeModel
+from narrows.types import ForwardBatch
 
 TOPICS = ["bread", "prime numbers", "old maps", "winter", "glass", "bees", "a lost key", "tides"]
 OPENINGS = [
@@ -33,6 +36,7 @@ DRAFTS = {
     "ngram tree": "ngram:min_n=1,k=3,branches=3",
     "ngram corpus": "ngram:min_n=1,k=4,corpus=4096",
     "model": "model:model={path},k=3",
+    "self": "self:skip=12-15,k=2",
     "ngram|model": "ngram:min_n=3|model:model={path},k=3",
     "looped ngram": "looped:base=(ngram:k=4)",
     "looped model": "looped:base=(model:model={path},k=2),gate=-2",
@@ -105,6 +109,38 @@ def test_the_pacer_changes_no_ids(tiny_path: Path, tiny_gguf: Callable[..., Path
     for draft in (f"model:model={other}", f"looped:base=(ngram:min_n=1|model:model={other})"):
         llm = LLM(tiny_path, f"draft={draft}", num_threads=1, cache=False)
         assert ids(llm, prompts, greedy(60), 3) == plain
+
+
+def test_a_model_drafts_for_itself_without_some_layers_or_in_fewer_bits(tiny_path: Path) -> None:
+    prompts = ["the cat", "a", "in the"]
+    plain = ids(LLM(tiny_path, num_threads=1, cache=False), prompts, greedy(40), 3)
+    for settings in ("skip=1", "weights=int4", "skip=0,weights=int8"):
+        llm = LLM(tiny_path, f"draft=self:{settings} pace=fixed", num_threads=1, cache=False)
+        assert ids(llm, prompts, greedy(40), 3) == plain
+        assert llm.ledger.drafts.num_drafts > 0
+    for skip, message in (("2", "there is no layer 2 to skip; the model has layers 0 to 1"), ("0-1", "all layers")):
+        with pytest.raises(StackError, match=message):
+            LLM(tiny_path, f"draft=self:skip={skip}", num_threads=1, cache=False)
+
+
+def test_layers_that_are_skipped_are_not_read(tiny_path: Path) -> None:
+    """The rest computes what a model of these layers alone does."""
+    llm = LLM(tiny_path, "draft=self:skip=0 pace=fixed", num_threads=1, cache=False)
+    [target, draft] = llm.engine.readers
+    tensors, spec = target.model.tensors, target.model.spec  # type: ignore[attr-defined]
+    rest = {k.replace("layers.1.", "layers.0."): t for k, t in tensors.items() if not k.startswith("layers.0.")}
+    alone = NativeModel(draft.model.spec, rest, 4, 1)  # type: ignore[attr-defined]
+    assert (spec.num_layers, alone.spec.num_layers) == (2, 1)
+    batch = ForwardBatch(*(np.array(a, np.int32) for a in ([5, 6], [0, 1], [0, 2], [2], [[0]], [0, 1])))
+    assert np.array_equal(alone.forward(batch).logits, draft.model.forward(batch).logits)
+
+
+def test_draft_models_share_the_kv_budget(tiny_path: Path, tiny_gguf: Callable[..., Path]) -> None:
+    other, room = tiny_gguf(layers=1, seed=5), 1 << 20
+    for draft in ("none", f"model:model={other}", f"model:model={other}|self:skip=0"):
+        llm = LLM(tiny_path, f"draft={draft}", num_threads=1, cache=False, kv_cache_bytes=room, max_model_len=64)
+        sizes = [r.pool.num_pages * PAGE_SIZE * r.model.kv_bytes_per_token for r in llm.engine.readers]  # type: ignore[attr-defined]
+        assert room * 0.9 < sum(sizes) <= room
 
 
 @pytest.mark.parametrize("params", ["greedy", "sampled"])

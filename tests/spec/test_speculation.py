@@ -10,6 +10,7 @@ import pytest
 from fake_model import VOCAB, FakeModel, drain, expected, generate, make_engine, random_prompt
 from scripted import Bushy, Scripted
 
+from narrows.drafters.base import Source
 from narrows.drafters.first import First
 from narrows.drafters.looped import Looped
 from narrows.drafters.model import DraftModel
@@ -45,9 +46,9 @@ def wrong(tokens: Sequence[int], k: int) -> list[int]:
     return [(token + 1) % VOCAB for token in expected(tokens, k)]
 
 
-def own_model(**options: Any) -> dict[str, Reader]:
+def own_model(**options: Any) -> dict[Source, Reader]:
     model = FakeModel(64, 8, **options)
-    return {"twin": Reader("twin", model, KvPool(64, 8, identity="twin", codec="bf16"))}
+    return {Source("model", "twin"): Reader("twin", model, KvPool(64, 8, identity="twin", codec="bf16"))}
 
 
 DRAFTERS: dict[str, Any] = {

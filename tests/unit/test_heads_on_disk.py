@@ -13,7 +13,7 @@ import pytest
 from tiny_heads import write_tiny_head
 from typer.testing import CliRunner
 
-from narrows import LLM, SamplingParams, loader
+from narrows import LLM, SamplingParams, drafts
 from narrows.checkpoints.base import CheckpointError
 from narrows.checkpoints.head import pack_ids, unpack_ids
 from narrows.cli import app
@@ -29,7 +29,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("NARROWS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("NARROWS_MODELS", str(folder))
-    monkeypatch.setattr(loader, "SHIPPED_HEADS", tmp_path / "shipped")
+    monkeypatch.setattr(drafts, "SHIPPED_HEADS", tmp_path / "shipped")
     return folder
 
 

@@ -14,7 +14,12 @@ from narrows.verifiers import VERIFIERS
 
 @pytest.mark.parametrize(("seam", "name"), [(seam, name) for seam, r in REGISTRIES.items() for name in r])
 def test_every_method_builds_and_prints_back(seam: str, name: str) -> None:
-    needs = {"model": "model:model=x", "looped": "looped:base=(ngram)", "first": "ngram|ngram:k=3"}
+    needs = {
+        "model": "model:model=x",
+        "self": "self:skip=1-2",
+        "looped": "looped:base=(ngram)",
+        "first": "ngram|ngram:k=3",
+    }
     method = build(seam, needs.get(name, name), REGISTRIES[seam])
     assert build(seam, show(method, REGISTRIES[seam]), REGISTRIES[seam]) == method
 
@@ -34,6 +39,7 @@ def test_registries_hold_the_defaults() -> None:
         "weights=int3 prefill=dense",
         "draft=ngram:k=4 verify=rejection pace=fixed",
         "draft=ngram:min_n=3|model:model=a/b.gguf,k=2",
+        "draft=self:skip=3+10-12,weights=int4,k=2|model:model=x,weights=int3",
         "draft=looped:base=(ngram|model:model=x),gate=-inf,rule=token",
         "draft=ngram|looped:base=(looped:base=(ngram:k=2)),stages=2",
     ],
@@ -66,6 +72,8 @@ def test_line_says_everything() -> None:
         ("verify=greedy:k=1", "no setting 'k'"),
         ("draft=ngarm", r"did you mean 'ngram'\?"),
         ("draft=model", "draft=model needs model: model:model=value"),
+        ("draft=self", "nothing makes it cheaper than the model: give skip, weights or both"),
+        ("draft=self:skip=12-3", "skip is '12-3'; it must be layers such as 10-19"),
         ("draft=first", "no such method"),
         ("draft=ngram|", "draft=: no such method"),
         ("draft=looped:base=(ngram:kk=1)", r"no setting 'kk' \(did you mean 'k'\?\)"),

@@ -8,7 +8,15 @@ from typing import Any, Protocol
 
 from ..types import F32, I32, Cursor, Draft, Request
 
-HEAD = "head:"  # begins the name of a model that drafts from the target's hidden states
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model to load for a drafter: the "model" or "head" of a name, or the target "self"."""
+
+    kind: str
+    name: str = ""
+    weights: str = "auto"  # format to read it in
+    skip: tuple[int, ...] = ()  # layers left out
 
 
 class Reader(Protocol):
@@ -41,7 +49,7 @@ class Ask:
 class Tools:
     """What the engine lends to drafters in a step."""
 
-    readers: Mapping[str, Reader]  # by the names the drafter gave in `models`
+    readers: Mapping[Source, Reader]  # by the drafter's `sources`
     wants_probs: bool = False  # the verifier needs the distribution that each token was drawn from
     end_ids: Collection[int] = ()  # tokens after which drafting on is pointless
     vocab_size: int = 0  # V, the target's
@@ -55,8 +63,8 @@ class Drafter(Protocol):
         ...
 
     @property
-    def models(self) -> tuple[str, ...]:
-        """Names of the models to load for it."""
+    def sources(self) -> tuple[Source, ...]:
+        """The models to load for it."""
         ...
 
     def propose(self, asks: Sequence[Ask], tools: Tools) -> list[Draft | None]:

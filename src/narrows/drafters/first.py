@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..types import Draft
-from .base import Ask, Drafter, Tools
+from .base import Ask, Drafter, Source, Tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,8 @@ class First:
         return max(drafter.max_drafted for drafter in self.drafters)
 
     @property
-    def models(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for drafter in self.drafters for name in drafter.models))
+    def sources(self) -> tuple[Source, ...]:
+        return tuple(dict.fromkeys(source for drafter in self.drafters for source in drafter.sources))
 
     def propose(self, asks: Sequence[Ask], tools: Tools) -> list[Draft | None]:
         drafts: list[Draft | None] = [None] * len(asks)

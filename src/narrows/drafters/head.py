@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..chains import draft_chains
 from ..types import Draft
-from .base import HEAD, Ask, Tools
+from .base import Ask, Source, Tools
 
 CHUNK = 512  # tokens read before a draft
 
@@ -34,8 +34,8 @@ class Head:
         return self.k
 
     @property
-    def models(self) -> tuple[str, ...]:
-        return (HEAD + self.name,)
+    def sources(self) -> tuple[Source, ...]:
+        return (Source("head", self.name),)
 
     def propose(self, asks: Sequence[Ask], tools: Tools) -> list[Draft | None]:
-        return draft_chains(asks, tools, tools.readers[HEAD + self.name], self.k, CHUNK)
+        return draft_chains(asks, tools, tools.readers[self.sources[0]], self.k, CHUNK)

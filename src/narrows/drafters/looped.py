@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..types import F64, Draft
-from .base import Ask, Drafter, Tools
+from .base import Ask, Drafter, Source, Tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Looped:
         return self.base.max_drafted * self.stages
 
     @property
-    def models(self) -> tuple[str, ...]:
-        return self.base.models
+    def sources(self) -> tuple[Source, ...]:
+        return self.base.sources
 
     def propose(self, asks: Sequence[Ask], tools: Tools) -> list[Draft | None]:
         drafts: list[Draft | None] = [None] * len(asks)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..types import Draft, Request, Status
-from .base import Ask, Tools
+from .base import Ask, Source, Tools
 
 STATE = "drafters.ngram"
 MAX_MATCH = 64  # longer matches are as good: bounds the work on texts that repeat themselves
@@ -82,7 +82,7 @@ class NGram:
         return self.k * self.branches
 
     @property
-    def models(self) -> tuple[str, ...]:
+    def sources(self) -> tuple[Source, ...]:
         return ()
 
     def propose(self, asks: Sequence[Ask], tools: Tools) -> list[Draft | None]:

@@ -234,13 +234,14 @@ def _bench_model(
     plot: Path | None,
 ) -> None:
     """Measures a model with each number of threads."""
-    from narrows.loader import PAGE_SIZE, load
+    from narrows.loader import load
     from narrows.measure import honesty
     from narrows.measure.bandwidth import measure
     from narrows.measure.conditions import BESIDE_BYTES, BESIDE_READS, under_conditions
     from narrows.measure.decode import Bench
     from narrows.measure.output import with_bar
     from narrows.models.hub import resolve
+    from narrows.native import PAGE_SIZE
     from narrows.stack import Stack
 
     counts = numbers(threads, "--threads", at_least=1) if threads else [None]

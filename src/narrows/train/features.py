@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ..compress.artifact import write
 from ..compress.hessians import ROWS, forwards
 from ..compress.sequences import Calibration, Sequence, batches, sequences
-from ..loader import NativeModel
+from ..native import NativeModel
 from .base import Texts, TrainError
 
 if TYPE_CHECKING:
