@@ -9,6 +9,7 @@ from zlib import crc32
 import numpy as np
 from fake_model import VOCAB, FakeModel, logits_after, make_engine
 
+from narrows.drafters.base import Source
 from narrows.drafters.head import Head
 from narrows.engine import Engine
 from narrows.heads import Fusion, HeadReader
@@ -96,7 +97,7 @@ def head_reader(*, num_pages: int = 64, page_size: int = 8, **options: Any) -> H
 def engine_with_head(drafter: Any = None, reader: HeadReader | None = None, **options: Any) -> tuple[Engine, FakeHead]:
     sizes = {k: options[k] for k in ("num_pages", "page_size") if k in options}
     reader = reader or head_reader(**sizes)
-    drafting = Speculation(drafter or Head(), Fixed(), {reader.name: reader})
+    drafting = Speculation(drafter or Head(), Fixed(), {Source("head", "auto"): reader})
     engine = make_engine(speculation=drafting, **options)
     engine.model = engine.target.model = HiddenModel(**{"num_pages": 64, "page_size": 8, **sizes})
     head = reader.head
