@@ -29,7 +29,7 @@ SHIPPED_HEADS = Path(__file__).parent / "trained"
 
 @dataclass(frozen=True, slots=True)
 class ModelDraft:
-    """A model of its own, or the target (`own`) with fewer layers or in another format.
+    """A model of its own, or some `layers` of the target, perhaps in another format.
 
     Opened before there is room for it: `spec` says what it remembers of a token.
     """
@@ -37,15 +37,15 @@ class ModelDraft:
     source: Source
     files: ModelFiles
     spec: ModelSpec
-    own: bool = False
+    layers: Sequence[int] | None = None  # of the target
 
     def reader(self, target: NativeModel, codec: str, cache: bool) -> Reader:
         """Loads it, with as many pages as the target has."""
         threads, weights = target.num_threads, self.source.weights
-        shared = self.own and weights == "auto"
+        shared = self.layers is not None and weights == "auto"
         tensors = target.tensors if shared else self.files.tensors(weights, cache, threads)
-        if self.own:
-            tensors = _layers_of(tensors, _kept(self.files.spec.num_layers, self.source.skip))
+        if self.layers is not None:
+            tensors = _layers_of(tensors, self.layers)
         native = NativeModel(self.spec, tensors, target.num_pages, threads)
         identity = f"{self.files.identity} {self.source}"
         return Reader(str(self.source), native, KvPool(target.num_pages, PAGE_SIZE, identity=identity, codec=codec))
@@ -92,7 +92,8 @@ def open_drafts(sources: Sequence[Source], target: ModelFiles, tokenizer: Tokeni
         if source.kind == "head":
             opened.append(HeadDraft.open(source, target))
         elif source.kind == "self":
-            opened.append(ModelDraft(source, target, _without(target.spec, source.skip), own=True))
+            layers = _kept(target.spec.num_layers, source.skip)
+            opened.append(ModelDraft(source, target, _only(target.spec, layers), layers))
         else:
             files = ModelFiles.open(source.name, progress)
             _check_vocabulary(source.name, files, target, tokenizer)
@@ -128,10 +129,6 @@ def _kept(num_layers: int, skip: tuple[int, ...]) -> list[int]:
     if not kept:
         raise StackError("draft=self: all layers are skipped; leave some")
     return kept
-
-
-def _without(spec: ModelSpec, skip: tuple[int, ...]) -> ModelSpec:
-    return _only(spec, _kept(spec.num_layers, skip))
 
 
 def _only(spec: ModelSpec, layers: Sequence[int]) -> ModelSpec:
