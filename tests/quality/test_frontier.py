@@ -39,7 +39,16 @@ def test_each_stands_for_every_combination(tmp_path: Path) -> None:
     assert [v.name for v in found.variants] == ["int8", "int4", "2:4 int8, 64", "2:4 int8, 64"]
     assert [v.stack for v in found.variants] == ["weights=int8", "weights=int4", "", ""]
     assert found.variants[3].compress[-1] == "1"
-    assert len({v.key for v in found.variants}) == 4
+    assert len({found.key(v) for v in found.variants}) == 4
+
+
+def test_a_result_is_of_its_model_and_measures(tmp_path: Path) -> None:
+    """What was done for another plan in the same folder is not taken for this one's."""
+    text = PLAN.format(model="m", bits=[8], seeds=[0])
+    plans = [
+        Plan.read(plan(tmp_path, t)) for t in (text, text.replace('"m"', '"n"'), text.replace("chunks=2", "chunks=3"))
+    ]
+    assert len({p.key(v) for p in plans for v in p.variants}) == 6
 
 
 @pytest.mark.parametrize(

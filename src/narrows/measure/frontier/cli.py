@@ -70,8 +70,6 @@ def frontier(
         "points": drawn,
         "rows": rows,
     }
-    for row in rows:
-        row["compress"] = row["compress"].replace(str(data), "data") if data else row["compress"]
     written = write(result | {"provenance": provenance(threads=threads, model=path)}, out)
     if plot is not None:
         drawing.frontier(drawn, path.name, metric, plot)

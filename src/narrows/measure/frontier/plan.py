@@ -36,6 +36,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from narrows.measure.provenance import without_paths
+
 KEYS = {"name", "stack", "compress", "each"}
 
 
@@ -50,11 +52,6 @@ class Variant:
     name: str
     stack: str = ""
     compress: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """Of its files in the folder of the work."""
-        return hashlib.sha256(repr((self.stack, self.compress)).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +76,14 @@ class Plan:
         if not isinstance(entries, list) or not entries:
             raise PlanError(f"{path}: there is no [[variant]]")
         variants = [v for i, entry in enumerate(entries, 1) for v in _variants(f"{path}, variant {i}", entry, data)]
-        if len({v.key for v in variants}) < len(variants):
+        if len({(v.stack, v.compress) for v in variants}) < len(variants):
             raise PlanError(f"{path}: two variants are the same")
         return cls(table["model"], table["measure"], tuple(variants))
+
+    def key(self, variant: Variant) -> str:
+        """Of a variant's files in the folder of the work: all that its result depends on."""
+        what = (self.model, self.measure, variant.stack, variant.compress)
+        return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
 
 
 def _variants(where: str, entry: Any, data: Path | None) -> Iterator[Variant]:
@@ -114,7 +116,8 @@ def run(plan: Plan, work: Path, options: list[str], eval_options: list[str]) -> 
     """
     work.mkdir(parents=True, exist_ok=True)
     for variant in plan.variants:
-        result, artifact = work / f"{variant.key}.json", work / variant.key
+        key = plan.key(variant)
+        result, artifact = work / f"{key}.json", work / key
         if not result.exists():
             model = plan.model
             if variant.compress:
@@ -129,7 +132,7 @@ def run(plan: Plan, work: Path, options: list[str], eval_options: list[str]) -> 
         yield {
             "name": variant.name,
             "stack": variant.stack,
-            "compress": shlex.join(variant.compress),
+            "compress": without_paths(shlex.join(variant.compress)),
             "bytes_per_token": found["bytes_per_token"]["candidate"],
             "baseline_bytes_per_token": found["bytes_per_token"]["baseline"],
             "metrics": found["metrics"],
