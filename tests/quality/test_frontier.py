@@ -80,11 +80,12 @@ def test_the_frontier_is_what_no_other_beats_in_both() -> None:
 
     rows = [row("big", 8, 0.1), row("small", 4, 0.4), row("lost", 5, 0.5), row("spread", 6, 0.1), row("spread", 6, 0.3)]
     found = {p["name"]: p for p in points(rows, "kl", "mean")}
-    assert {name for name, p in found.items() if p["frontier"]} == {"big", "small", "spread"}
+    assert {name for name, p in found.items() if p["beaten_by"] is None} == {"big", "small", "spread"}
+    assert found["lost"]["beaten_by"] == "small"
     assert found["spread"] | {"runs": 2, "min": 0.1, "max": 0.3} == found["spread"]
     assert found["spread"]["value"] == pytest.approx(0.2)
     higher = points([row("big", 8, 0.1, "higher"), row("small", 4, 0.4, "higher")], "kl", "mean")
-    assert [p["name"] for p in higher if p["frontier"]] == ["small"]
+    assert [p["name"] for p in higher if p["beaten_by"] is None] == ["small"]
 
 
 def test_from_a_plan_to_a_result(tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,21 +53,32 @@ def evaluated() -> dict[str, Any]:
     return result | {"skipped": {"mbpp": "no data"}, "measures": left_out, "provenance": FACTS}
 
 
+def frontier() -> dict[str, Any]:
+    big = {"name": "int8", "runs": 1, "bytes_per_token": 9e6, "value": 0.1, "min": 0.1, "max": 0.1, "beaten_by": None}
+    worse = {"name": "2:4", "runs": 3, "bytes_per_token": 9.5e6, "value": 0.3, "min": 0.2, "max": 0.4}
+    points = [big, worse | {"beaten_by": "int8"}]
+    return {"metric": "kl mean", "measure": "kl:text=own", "points": points, "provenance": FACTS}
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     (tmp_path / "bench" / "results").mkdir(parents=True)
     (tmp_path / "docs").mkdir()
     for name in ("performance", "quality"):
         (tmp_path / "docs" / f"{name}.head.md").write_text(f"# {name}\n")
-    (tmp_path / "README.md").write_text(f"above\n{report.BEGIN}old\n{report.END}\nbelow\n")
+    for name in ("README.md", "docs/sparse-decoding.md"):
+        (tmp_path / name).write_text(f"above\n{report.BEGIN}old\n{report.END}\nbelow\n")
     (tmp_path / "bench" / "results" / "peers-other.json").write_text(json.dumps(peers()))
     (tmp_path / "bench" / "results" / "eval-other.json").write_text(json.dumps(evaluated()))
+    (tmp_path / "bench" / "results" / "frontier-other.json").write_text(json.dumps(frontier()))
     return tmp_path
 
 
 def test_documents_are_written_and_then_in_step(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report.main(["--check"], root) == 1
-    assert "docs/performance.md, README.md, docs/quality.md: not what" in capsys.readouterr().err
+    assert (
+        "docs/performance.md, README.md, docs/quality.md, docs/sparse-decoding.md: not what" in capsys.readouterr().err
+    )
     assert report.main([], root) == 0
     assert report.main(["--check"], root) == 0
     page = (root / "docs" / "performance.md").read_text()
@@ -89,6 +100,14 @@ def test_quality_shows_intervals_differences_and_the_needle_grid(root: Path) -> 
     assert "| needle | 1,024 tokens | 4,096 tokens |" in page
     assert "| single | 1, n 5 | 0.5 [0.2, 0.8], n 5 |" in page
     assert "- mbpp skipped: no data" in page
+
+
+def test_a_frontier_names_what_beats_the_others(root: Path) -> None:
+    report.main([], root)
+    page = (root / "docs" / "sparse-decoding.md").read_text()
+    rows = page.split("| --- | --- | --- | --- |\n")[1]
+    assert rows.startswith("| 2:4 | 9.50 | 0.3 (0.2..0.4, 3) | int8 |\n| int8 | 9.00 | 0.1 |  |\n")
+    assert "(img/frontier-other.png)" in page
 
 
 def test_results_come_in_the_order_of_their_models(tmp_path: Path) -> None:

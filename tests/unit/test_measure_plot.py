@@ -38,7 +38,7 @@ def test_ratios_are_drawn(tmp_path: Path) -> None:
 def test_a_frontier_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     point = {"runs": 2, "bytes_per_token": 1e6, "value": 0.2, "min": 0.1, "max": 0.3}
-    points = [point | {"name": "a", "frontier": True}, point | {"name": "b", "frontier": False, "min": 0.0}]
+    points = [point | {"name": "a", "beaten_by": None}, point | {"name": "b", "beaten_by": "a", "min": 0.0}]
     plot.frontier(points, "m.gguf", "kl mean", tmp_path / "x.png")
     plot.frontier(points[:1], "m.gguf", "kl mean", tmp_path / "y.png")
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in ("x.png", "y.png"))

@@ -73,14 +73,14 @@ def frontier(points: list[dict[str, Any]], title: str, label: str, out: Path) ->
     """Of `narrows frontier`: a value against bytes per token, the range over runs, a line along what none beats."""
     drawn, axes = figure(height=5.5)
     for on, color in ((True, "#2f6db5"), (False, "#999")):
-        some = [p for p in points if p["frontier"] is on]
+        some = [p for p in points if (p["beaten_by"] is None) is on]
         sizes, values = [p["bytes_per_token"] / 1e6 for p in some], [p["value"] for p in some]
         spread = [[p["value"] - p["min"] for p in some], [p["max"] - p["value"] for p in some]]
         axes.errorbar(sizes, values, yerr=spread, fmt="o", color=color, markersize=5, capsize=3)
     for p in points:
         place = (p["bytes_per_token"] / 1e6, p["value"])
         axes.annotate(p["name"], place, xytext=(5, 4), textcoords="offset points", fontsize=8)
-    line = sorted((p["bytes_per_token"] / 1e6, p["value"]) for p in points if p["frontier"])
+    line = sorted((p["bytes_per_token"] / 1e6, p["value"]) for p in points if p["beaten_by"] is None)
     axes.plot([x for x, _ in line], [y for _, y in line], linewidth=1, color="#2f6db5")
     if all(p["min"] > 0 for p in points):
         axes.set_yscale("log")

@@ -1,7 +1,7 @@
-"""Writes docs/performance.md with its picture, docs/quality.md and the README's table from bench/results.
+"""Writes docs/performance.md, docs/quality.md, the tables of README.md and docs/sparse-decoding.md, and their pictures.
 
-`python -m narrows.measure.report` in the root of a checkout; with ``--check`` it only says whether they are in step.
-The text around the tables is in docs/performance.head.md and docs/quality.head.md.
+All come from bench/results: `python -m narrows.measure.report` in the root of a checkout; with ``--check`` it only says
+whether the texts are in step. What stands above the tables is in docs/performance.head.md and docs/quality.head.md.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ NEEDLE = re.compile(r"(\D+)-(\d+)")  # a figure of the needle grid: its kind and
 
 
 def results(folder: Path, kind: str) -> list[Result]:
-    """The result files ``KIND-MODEL*.json`` of a folder, in the order of their models, then by name."""
+    """The result files ``KIND-MODEL*.json`` of a folder, by their models, then by name; "stem" names them."""
 
     def place(path: Path) -> tuple[int, str]:
         name = path.stem.removeprefix(f"{kind}-")
         return next((i for i, model in enumerate(ORDER) if name.startswith(model)), len(ORDER)), name
 
-    return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{kind}-*.json"), key=place)]
+    return [
+        {**json.loads(path.read_text()), "stem": path.stem} for path in sorted(folder.glob(f"{kind}-*.json"), key=place)
+    ]
 
 
 def case_title(name: str) -> str:
@@ -101,11 +103,23 @@ def quality(found: list[Result], head: str) -> str:
     return text
 
 
-def readme(text: str, found: list[Result]) -> str:
-    """The README with the table of the first model between its two markers."""
+def frontier(found: list[Result]) -> str:
+    """Of `narrows frontier`: the variants by bytes per token, and what beats them."""
+    text = ""
+    for result in found:
+        facts, points = result["provenance"], sorted(result["points"], key=lambda p: -p["bytes_per_token"])
+        rows = [[p["name"], f"{p['bytes_per_token'] / 1e6:,.2f}", _runs(p), p["beaten_by"] or ""] for p in points]
+        text += f"\n### {facts['model']['name']}, `{result['measure']}`\n\n"
+        text += _table(["variant", "MB/token", f"{result['metric']} (range over runs)", "beaten by"], rows)
+        text += f"\n![{result['metric']} against bytes per token](img/{result['stem']}.png)\n\n"
+        text += f"{facts['cpu']}, {facts['isa']}; {_source(facts)}\n"
+    return text
+
+
+def filled(text: str, tables: str) -> str:
+    """The text with the tables between its two markers."""
     before, rest = text.split(BEGIN, 1)
-    facts = found[0]["provenance"]["model"]
-    return f"{before}{BEGIN}{peers_table(found[0], facts['name'].split('.')[0])}{END}{rest.split(END, 1)[1]}"
+    return f"{before}{BEGIN}{tables}{END}{rest.split(END, 1)[1]}"
 
 
 def wanted(root: Path) -> dict[Path, str]:
@@ -114,9 +128,13 @@ def wanted(root: Path) -> dict[Path, str]:
     texts = {}
     if found := results(folder, "peers"):
         texts[docs / "performance.md"] = performance(found, (docs / "performance.head.md").read_text())
-        texts[root / "README.md"] = readme((root / "README.md").read_text(), found)
+        first = found[0]["provenance"]["model"]["name"].split(".")[0]
+        texts[root / "README.md"] = filled((root / "README.md").read_text(), peers_table(found[0], first))
     if found := results(folder, "eval"):
         texts[docs / "quality.md"] = quality(found, (docs / "quality.head.md").read_text())
+    if found := results(folder, "frontier"):
+        page = docs / "sparse-decoding.md"
+        texts[page] = filled(page.read_text(), frontier(found))
     return texts
 
 
@@ -135,11 +153,15 @@ def main(arguments: list[str], root: Path | None = None) -> int:
 
 
 def draw(root: Path) -> None:
-    """The picture beside the README's table. Needs matplotlib."""
-    from narrows.measure.plot import ratios
+    """The pictures beside the tables. Needs matplotlib."""
+    from narrows.measure import plot
 
-    if found := results(root / "bench" / "results", "peers"):
-        ratios(found[:PANELS], root / "docs" / "img" / "peers.png")
+    folder, pictures = root / "bench" / "results", root / "docs" / "img"
+    if found := results(folder, "peers"):
+        plot.ratios(found[:PANELS], pictures / "peers.png")
+    for result in results(folder, "frontier"):
+        name = result["provenance"]["model"]["name"]
+        plot.frontier(result["points"], name, result["metric"], pictures / f"{result['stem']}.png")
 
 
 def _spread(value: dict[str, float]) -> str:
@@ -153,6 +175,11 @@ def _peer(line: dict[str, Any] | None) -> str:
     noisy = ", noisy" if line["noisy_ratio"] else ""
     ratio = "**{median:.2f}x**, {min:.2f}..{max:.2f}".format(**line["narrows_ratio"])
     return f"{line['tokens_per_second']['median']:.4g} ({ratio}{noisy})"
+
+
+def _runs(point: dict[str, Any]) -> str:
+    spread = f" ({point['min']:.4g}..{point['max']:.4g}, {point['runs']})" if point["runs"] > 1 else ""
+    return f"{point['value']:.4g}{spread}"
 
 
 def _figure(metric: dict[str, Any]) -> list[str]:

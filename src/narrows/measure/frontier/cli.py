@@ -82,10 +82,10 @@ def _print(drawn: list[dict[str, Any]], metric: str) -> None:
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD)
-    for column in ("variant", "MB/token", metric, "range over runs", "frontier"):
+    for column in ("variant", "MB/token", metric, "range over runs", "beaten by"):
         table.add_column(column, justify="left" if column == "variant" else "right")
     for p in sorted(drawn, key=lambda p: -p["bytes_per_token"]):
         spread = f"{p['min']:.4g}..{p['max']:.4g}" if p["runs"] > 1 else ""
         size = f"{p['bytes_per_token'] / 1e6:,.2f}"
-        table.add_row(p["name"], size, f"{p['value']:.4g}", spread, "yes" if p["frontier"] else "")
+        table.add_row(p["name"], size, f"{p['value']:.4g}", spread, p["beaten_by"] or "")
     Console().print(table)

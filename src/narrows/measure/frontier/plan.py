@@ -146,9 +146,10 @@ def _narrows(variant: Variant, *words: str) -> None:
 
 
 def points(rows: list[dict[str, Any]], measure: str, metric: str) -> list[dict[str, Any]]:
-    """By name: mean bytes per token, mean, least and largest value, and whether it is on the frontier.
+    """By name: mean bytes per token, mean, least and largest value, and what beats it, or None on the frontier.
 
-    It is when no other name has as few bytes and as good a value, one of the two being better.
+    A name beats another when it has no more bytes and as good a value, one of the two being better. Of several on the
+    frontier that do, the one with the fewest bytes is told.
     """
     groups: dict[str, list[tuple[float, float]]] = {}
     better = "lower"
@@ -170,6 +171,7 @@ def points(rows: list[dict[str, Any]], measure: str, metric: str) -> list[dict[s
     ]
     sign = 1 if better == "lower" else -1
     costs = [(p["bytes_per_token"], sign * p["value"]) for p in found]
+    order = sorted(zip(costs, found, strict=True), key=lambda pair: pair[0])  # the first that beats is on the frontier
     for p, own in zip(found, costs, strict=True):
-        p["frontier"] = not any(c[0] <= own[0] and c[1] <= own[1] and c != own for c in costs)
+        p["beaten_by"] = next((q["name"] for c, q in order if c[0] <= own[0] and c[1] <= own[1] and c != own), None)
     return found
