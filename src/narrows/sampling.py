@@ -209,6 +209,7 @@ class SamplingParams:
     )
     logprobs: int | None = _integer(None, 0, 20, "Report each token's log-probability, and those of the k likeliest.")
     prompt_logprobs: int | None = _integer(None, 0, 20, "The same for the prompt's tokens, from the second.")
+    skip_reading_prefix_cache: bool = _flag(False, "Read the whole prompt, though its beginning is in the cache.")
     skip_special_tokens: bool = _flag(True, "Leave special tokens out of the text.")
     detokenize: bool = _flag(True, "Produce text; false gives token ids only, and no stop strings.")
     include_stop_str_in_output: bool = _flag(False, "Keep the stop text at the end of the answer.")

@@ -53,6 +53,16 @@ def test_salt_keeps_caches_apart() -> None:
         assert request.num_cached == cached
 
 
+def test_a_prompt_may_be_read_whole() -> None:
+    engine = make_engine()
+    whole = SamplingParams(temperature=0, max_tokens=20, skip_reading_prefix_cache=True)
+    for params, cached in ((whole, 0), (whole, 0), (GREEDY, 32)):
+        request = engine.add(list(range(40)), params)
+        drain(engine)
+        assert request.num_cached == cached
+        assert request.output == expected(list(range(40)), 20)
+
+
 def test_markers_never_cross() -> None:
     """16 requests that differ in one early token, together and one by one."""
     prompts = [[7] * 8 + [marker] + [9] * 30 for marker in range(16)]

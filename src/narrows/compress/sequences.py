@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -77,19 +77,29 @@ def sequences(llm: LLM, plan: Calibration, store: Path, advance: Callable[[int],
 
     `advance` is told of rows as they are there. Raises CompressError when there is nothing to calibrate on.
     """
+    chosen = []
+    for sequence in draw(llm, plan, store):
+        chosen.append(sequence)
+        advance(sequence.num_rows)
+    return chosen
+
+
+def draw(llm: LLM, plan: Calibration, store: Path, *, anew: bool = False) -> Iterator[Sequence]:
+    """The same one by one, as the model writes them. With `anew` it reads prompts whole, though their beginnings are
+    in its cache.
+    """
     if plan.source == "text":
         found = _windows(llm, plan)
     else:
-        found = (_rows(plan, *sample) for sample in _samples(llm, plan, store))
-    chosen, rest = [], plan.tokens
+        found = (_rows(plan, *sample) for sample in _samples(llm, plan, store, anew))
+    rest = plan.tokens
     for sequence in found:
         sequence = sequence.cut(rest)
         if sequence.num_rows > 0:
-            chosen.append(sequence)
+            yield sequence
             rest -= sequence.num_rows
-            advance(sequence.num_rows)
         if rest == 0:
-            return chosen
+            return
     raise CompressError(f"{plan.text} has {plan.tokens - rest} tokens in whole windows of {plan.length}; ask for fewer")
 
 
@@ -120,7 +130,7 @@ def _windows(llm: LLM, plan: Calibration) -> Iterator[Sequence]:
         yield Sequence(ids[i * length : (i + 1) * length], 0)
 
 
-def _samples(llm: LLM, plan: Calibration, store: Path) -> Iterator[tuple[list[int], list[int]]]:
+def _samples(llm: LLM, plan: Calibration, store: Path, anew: bool) -> Iterator[tuple[list[int], list[int]]]:
     """(prompt, answer), without end: prompts in turns, the seed of an answer being that of its number."""
     prompts = read_prompts(llm, plan.prompts, raw=plan.raw)
     first, step = plan.part
@@ -139,6 +149,7 @@ def _samples(llm: LLM, plan: Calibration, store: Path) -> Iterator[tuple[list[in
                 seed=child_seed(plan.seed, i),
                 max_tokens=min(plan.length, llm.max_model_len - len(prompt)) or 1,
                 detokenize=False,
+                skip_reading_prefix_cache=anew,
             )
             for i, prompt in zip(batch, asked, strict=True)
         ]
@@ -218,7 +229,7 @@ def _read(path: Path) -> str:
         raise CompressError(f"{path} cannot be read as UTF-8 text: {error}") from error
 
 
-def batches(chosen: list[Sequence], most: int) -> Iterator[list[Sequence]]:
+def batches(chosen: Iterable[Sequence], most: int) -> Iterator[list[Sequence]]:
     """Sequences in order, so many together as have at most `most` tokens, or one that has more."""
     left = iter(chosen)
     batch = list(islice(left, 1))

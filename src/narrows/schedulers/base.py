@@ -44,5 +44,6 @@ def num_drafted(request: Request) -> int:
 
 def prefix_limit(request: Request) -> int:
     """Tokens a request may take from the prefix cache: never its last, whose logits are wanted."""
-    wants_all = request.params.prompt_logprobs is not None or request.pooled is not None
+    params = request.params
+    wants_all = params.prompt_logprobs is not None or params.skip_reading_prefix_cache or request.pooled is not None
     return 0 if wants_all else len(request.tokens) - 1

@@ -83,7 +83,7 @@ def head(
     from narrows.train.curves import draw
     from narrows.train.run import CURVES, Training
 
-    llm = LLM(path, num_threads=threads)
+    llm = LLM(path, "draft=none", num_threads=threads)
     torch.set_num_threads(llm.num_threads)
     training = Training(llm, model, open_checkpoint(hub.parent(path)), where, texts, course, begin, bars)
     try:
