@@ -89,11 +89,11 @@ std::vector<double> time_products(nb::list matrices, int rows, int num_threads, 
   std::vector<double> out;
   for (int i = 0; i < repeats; i++) {
     auto start = std::chrono::steady_clock::now();
-    team.run([&](int thread) {
+    team.run([&](Team::Member& member) {
       for (const Matrix& w : list) {
         int tiles = num_tiles(w.rows), step = std::max(1, tiles / (num_threads * 4));
-        team.for_each((tiles + step - 1) / step, [&](int n) {
-          table->matmul(w, a.view, n * step, std::min(tiles, (n + 1) * step), y.data(), w.rows, scratch[thread].get());
+        member.for_each((tiles + step - 1) / step, [&](int n) {
+          table->matmul(w, a.view, n * step, std::min(tiles, (n + 1) * step), y.data(), w.rows, scratch[member.thread].get());
         });
       }
     });

@@ -13,12 +13,12 @@ int Model::width(Input input) const {
   return input == Input::o ? c_.heads * c_.head_dim : input == Input::down ? c_.ffn : c_.hidden;
 }
 
-void Model::tap(const Taps* taps, int layer, Input input, const float* x) {
+void Model::tap(Team::Member& member, const Taps* taps, int layer, Input input, const float* x) {
   if (!taps) return;
   size_t n = width(input);
   for (const Tap& tap : *taps)
     if (tap.layer == layer && tap.input == input)
-      team_.for_each(tap.num_rows, [&](int r) {
+      member.for_each(tap.num_rows, [&](int r) {
         std::memcpy(tap.out + r * tap.stride, x + (tap.rows ? tap.rows[r] : r) * n, n * sizeof(float));
       });
 }

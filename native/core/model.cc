@@ -1,4 +1,4 @@
-// The forward pass: one team of threads, a row or a tile of outputs at a time, a barrier between phases.
+// The forward pass: one team of threads, a row or a tile of outputs at a time, in phases that end when all of it is done.
 #include "narrows/model.h"
 
 #include <algorithm>
@@ -110,7 +110,7 @@ void Model::plan(const Batch& batch, Plan& plan) {
 }
 
 // y = w x for each product; tiles of all of them are handed out in chunks.
-void Model::products(int thread, std::initializer_list<Product> list) {
+void Model::products(Team::Member& member, std::initializer_list<Product> list) {
   int ends[4], n = 0, total = 0, step[4];
   for (const Product& p : list) {
     size_t tile_bytes = p.w->bytes() / num_tiles(p.w->rows);
@@ -120,8 +120,8 @@ void Model::products(int thread, std::initializer_list<Product> list) {
     total += (num_tiles(p.w->rows) + step[n] - 1) / step[n];
     ends[n++] = total;
   }
-  void* scratch = scratch_[thread].get();
-  team_.for_each(total, [&](int i) {
+  void* scratch = scratch_[member.thread].get();
+  member.for_each(total, [&](int i) {
     int which = 0;
     while (i >= ends[which]) which++;
     const Product& p = list.begin()[which];
@@ -279,8 +279,8 @@ void Model::forward(const Batch& batch, float* logits, const Taps* taps) {
   float* acc = partial_acc_.reserve(num_partials * c_.head_dim);
   for (int64_t i = 0; i < num_partials; i++) partials[i].acc = acc + i * c_.head_dim;
 
-  team_.run([&](int thread) {
-    team_.for_each(T, [&](int t) {
+  team_.run([&](Team::Member& member) {
+    member.for_each(T, [&](int t) {
       embed(batch, t);
       c_.embed_norm ? enter_head(batch, t) : enter(c_.layers[0], t);
     });
@@ -288,44 +288,44 @@ void Model::forward(const Batch& batch, float* logits, const Taps* taps) {
     for (int i = 0; i < int(c_.layers.size()); i++) {
       const Layer& layer = c_.layers[i];
       const Plan& plan = *std::find_if(plans_.begin(), plans_.end(), [&](const Plan& p) { return p.window == layer.window; });
-      tap(taps, i, Input::residual, x_.get());
-      tap(taps, i, Input::qkv, norm_.get());
-      products(thread, {{&layer.q, in, q_.get()}, {&layer.k, in, k_.get()}, {&layer.v, in, v_.get()}});
-      team_.for_each(T, [&](int t) { place(batch, i, t); });
-      team_.for_each(int(plan.items.size()), [&](int j) { attend(thread, batch, plan, i, plan.items[j]); });
-      team_.for_each(T, [&](int t) { join(batch, plan, t); });
-      tap(taps, i, Input::o, attn_.get());
-      products(thread, {{&layer.o, &mid_.view, delta_.get()}});
-      team_.for_each(T, [&](int t) { leave_attention(layer, t); });
-      tap(taps, i, Input::gate_up, norm_.get());
-      products(thread, {{&layer.gate, &in_.view, gate_.get()}, {&layer.up, &in_.view, up_.get()}});
-      team_.for_each(T, [&](int t) {
+      tap(member, taps, i, Input::residual, x_.get());
+      tap(member, taps, i, Input::qkv, norm_.get());
+      products(member, {{&layer.q, in, q_.get()}, {&layer.k, in, k_.get()}, {&layer.v, in, v_.get()}});
+      member.for_each(T, [&](int t) { place(batch, i, t); });
+      member.for_each(int(plan.items.size()), [&](int j) { attend(member.thread, batch, plan, i, plan.items[j]); });
+      member.for_each(T, [&](int t) { join(batch, plan, t); });
+      tap(member, taps, i, Input::o, attn_.get());
+      products(member, {{&layer.o, &mid_.view, delta_.get()}});
+      member.for_each(T, [&](int t) { leave_attention(layer, t); });
+      tap(member, taps, i, Input::gate_up, norm_.get());
+      products(member, {{&layer.gate, &in_.view, gate_.get()}, {&layer.up, &in_.view, up_.get()}});
+      member.for_each(T, [&](int t) {
         size_t at = size_t(t) * c_.ffn;
         ops_.glu(gate_.get() + at, up_.get() + at, c_.ffn, c_.gelu, act_.get() + at);
         ops_.quantize(act_.get() + at, t, wide_.view);
       });
-      tap(taps, i, Input::down, act_.get());
-      products(thread, {{&layer.down, &wide_.view, delta_.get()}});
-      team_.for_each(T, [&](int t) {
+      tap(member, taps, i, Input::down, act_.get());
+      products(member, {{&layer.down, &wide_.view, delta_.get()}});
+      member.for_each(T, [&](int t) {
         leave_ffn(layer, t);
         if (i + 1 < int(c_.layers.size())) enter(c_.layers[i + 1], t);
       });
     }
-    tap(taps, int(c_.layers.size()), Input::residual, x_.get());
+    tap(member, taps, int(c_.layers.size()), Input::residual, x_.get());
     if (taps && std::any_of(taps->begin(), taps->end(), [](const Tap& t) { return t.input == Input::head; })) {
-      team_.for_each(T, [&](int t) {
+      member.for_each(T, [&](int t) {
         size_t at = size_t(t) * c_.hidden;
         ops_.rms_norm(x_.get() + at, c_.norm, c_.norm_eps, c_.hidden, norm_.get() + at);
       });
-      tap(taps, int(c_.layers.size()), Input::head, norm_.get());
+      tap(member, taps, int(c_.layers.size()), Input::head, norm_.get());
     }
     if (R == 0) return;
-    team_.for_each(R, [&](int r) {
+    member.for_each(R, [&](int r) {
       float* h = norm_.get() + size_t(r) * c_.hidden;
       ops_.rms_norm(x_.get() + size_t(batch.logit_rows[r]) * c_.hidden, c_.norm, c_.norm_eps, c_.hidden, h);
       ops_.quantize(h, r, out_.view);
     });
-    products(thread, {{&c_.head, &out_.view, logits}});
+    products(member, {{&c_.head, &out_.view, logits}});
   });
 
   for (const Layer& l : c_.layers) {

@@ -1,8 +1,10 @@
-// Every level against the scalar one, bit for bit, and every row against itself alone. Runs under the sanitisers.
+// Every level against the scalar one, bit for bit, and every row against itself alone; teams of threads. Runs under the sanitisers.
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "narrows/model.h"
@@ -234,9 +236,48 @@ void check_attention(int dim, int group, int context, int n, int window) {
   }
 }
 
+// Every index of every phase once, and no phase before the one before it is done.
+void check_phases() {
+  constexpr int kIndices = 7, kPhases = 200;
+  Team team(3);
+  for (int run = 0; run < 20; run++) {
+    std::vector<std::atomic<int>> count(kIndices * kPhases);
+    std::atomic<int> early{0};
+    team.run([&](Team::Member& member) {
+      for (int phase = 0; phase < kPhases; phase++)
+        member.for_each(phase % (kIndices + 1), [&](int i) {
+          count[phase * kIndices + i]++;
+          for (int j = 0; j < (phase - 1) % (kIndices + 1); j++) early += count[(phase - 1) * kIndices + j] != 1;
+        });
+    });
+    int wrong = 0;
+    for (int phase = 0; phase < kPhases; phase++)
+      for (int i = 0; i < kIndices; i++) wrong += count[phase * kIndices + i] != (i < phase % (kIndices + 1));
+    expect(wrong == 0, "an index was not run once", "team", "");
+    expect(early == 0, "a phase began before the one before it was done", "team", "");
+  }
+}
+
+// A member that does not get to run holds up nobody, and does no work twice when it comes.
+void check_absence() {
+  Team team(2);
+  for (int run = 0; run < 20; run++) {
+    std::atomic<bool> done{false};
+    std::atomic<int> count{0};
+    team.run([&](Team::Member& member) {
+      while (member.thread == 1 && !done) std::this_thread::yield();
+      for (int phase = 0; phase < 50; phase++) member.for_each(4, [&](int) { count++; });
+      if (member.thread == 0) done = true;
+    });
+    expect(count == 200, "work was lost or done twice", "team", "");
+  }
+}
+
 }  // namespace
 
 int main() {
+  check_phases();
+  check_absence();
   std::vector<Format> formats;
   for (int bits : {2, 3, 4, 5, 6, 8})
     for (int group : {16, 32, 64})

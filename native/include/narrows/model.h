@@ -123,7 +123,7 @@ class Model {
 
   void reserve(const Batch& batch);
   void plan(const Batch& batch, Plan& plan);
-  void products(int thread, std::initializer_list<Product> list);
+  void products(Team::Member& member, std::initializer_list<Product> list);
   void attend(int thread, const Batch& batch, const Plan& plan, int layer, const Item& item);
   void find_paths(const Batch& batch);
   KvView straighten(int thread, const Batch& batch, int layer, int head, int t, const KvView& kv);
@@ -134,7 +134,7 @@ class Model {
   void place(const Batch& batch, int layer, int t);  // biases, norms and rotation of q and k; k and v into their page
   void leave_attention(const Layer& layer, int t);   // residual, norm before the FFN
   void leave_ffn(const Layer& layer, int t);         // residual
-  void tap(const Taps* taps, int layer, Input input, const float* x);  // x [T, width]
+  void tap(Team::Member& member, const Taps* taps, int layer, Input input, const float* x);  // x [T, width]
   uint16_t* page(int layer, int page, int head) const;
   int range_low(const Plan& plan, int high) const { return plan.window && high > plan.window ? high - plan.window : 0; }
 
