@@ -137,6 +137,8 @@ DRAFTERS: dict[str, Any] = {
     "drawn tree": DrawnTree(),
     "certain tree": CertainTree(),
     "of few tokens": Head(k=2),
+    "drawn, and leaves": DraftModel("toy", k=2, leaves=2),
+    "looped, and leaves": Looped(DraftModel("toy", k=1, leaves=1), gate=-1.0, stages=2),
     "looped, of few tokens": Looped(Head(k=1), gate=-1.0, stages=2),
     "looped": Looped(DraftModel("toy", k=1), gate=-1.0, stages=2),
     "looped, certain and drawn": Looped(
@@ -156,17 +158,21 @@ PARAMS = {
 
 
 @pytest.mark.parametrize("params", PARAMS)
-@pytest.mark.parametrize("name", ["drawn", "certain", "drawn tree", "certain tree", "of few tokens"])
+@pytest.mark.parametrize(
+    "name", ["drawn", "certain", "drawn tree", "certain tree", "of few tokens", "drawn, and leaves"]
+)
 def test_rejection_keeps_the_distribution(name: str, params: str) -> None:
     assert p_value(DRAFTERS[name], Rejection(), **PARAMS[params]) > 0.01
 
 
-@pytest.mark.parametrize("name", ["looped", "looped, of few tokens", "looped, certain and drawn", "looped by token"])
+@pytest.mark.parametrize(
+    "name", ["looped", "looped, and leaves", "looped, of few tokens", "looped, certain and drawn", "looped by token"]
+)
 def test_loops_keep_the_distribution(name: str) -> None:
     assert p_value(DRAFTERS[name], Rejection()) > 0.01
 
 
-@pytest.mark.parametrize("name", ["drawn", "of few tokens"])
+@pytest.mark.parametrize("name", ["drawn", "of few tokens", "drawn, and leaves"])
 def test_greedy_keeps_the_distribution(name: str) -> None:
     assert p_value(DRAFTERS[name], Greedy()) > 0.01
 

@@ -38,6 +38,7 @@ class Sometimes(Bushy):
 
 DRAFTERS: dict[str, Any] = {
     "head": Head(),
+    "head with leaves": Head(k=2, leaves=3),
     "looped": Looped(Head(k=2), gate=float("-inf")),
     "by token": Looped(Head(k=2), gate=-9, rule="token"),
     "ngram|head": First((NGram(min_n=1, k=3), Head())),

@@ -17,7 +17,7 @@ MODULES = {
 }
 TOP = {"narrows", "narrows.cli", "narrows.llm", "narrows.loader", "narrows.outputs", "narrows.repl", "narrows.__main__"}
 SEAMS = ("kv", "schedulers", "verifiers", "drafters", "pacers", "routers")
-SHARED = {"narrows.types", "narrows.sampling", "narrows.chains", "narrows._native"}  # what any part may use
+SHARED = {f"narrows.{name}" for name in ("types", "settings", "sampling", "chains", "trees", "_native")}  # for any part
 TOP_FOLDERS = ("narrows.serve", "narrows.measure", "narrows.train", "narrows.compress")
 
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..types import F64, Draft
+from ..settings import check_ranges
+from ..trees import joined, trunk
+from ..types import Draft
 from .base import Ask, Drafter, Source, Tools
 
 
@@ -20,7 +22,7 @@ class Looped:
     """Up to `stages` stages of `base`, each as long as the last one's sum of log q is at or above `gate`.
 
     `rule=token` is the variant to compare with: after the first stage one token at a time, while the sum over all
-    drafted tokens is at or above the gate. A stage that is a tree is the last.
+    drafted tokens is at or above the gate. After a stage that is a tree the next goes on from its first branch.
     """
 
     base: Drafter = field(metadata={"method": True})
@@ -31,8 +33,7 @@ class Looped:
     def __post_init__(self) -> None:
         if not self.gate <= 0:
             raise ValueError(f"gate is {self.gate}; it must be at most 0, or -inf")
-        if not 1 <= self.stages <= 16:
-            raise ValueError(f"stages is {self.stages}; it must be between 1 and 16")
+        check_ranges(self, stages=(1, 16))
         if self.rule not in ("stage", "token"):
             raise ValueError(f"rule is {self.rule!r}; it must be stage or token")
 
@@ -53,32 +54,15 @@ class Looped:
             for i, stage in stages.items():
                 if stage is None:
                     continue
-                drafts[i] = whole = _joined(drafts[i], stage)
+                drafts[i] = whole = joined(drafts[i], stage)
                 left = min(self.max_drafted, asks[i].max_tokens) - len(whole.tokens)
                 by_stage = self.rule == "stage"
-                ended = stage.parents is not None or any(token in tools.end_ids for token in stage.tokens.tolist())
-                if left > 0 and not ended and _sureness(stage if by_stage else whole) >= self.gate:
-                    live[i] = Ask(asks[i].request, left if by_stage else 1, _joined(asks[i].drafted, whole))
+                chain, last = trunk(whole), trunk(stage)
+                ended = any(token in tools.end_ids for token in last.tokens.tolist())
+                if left > 0 and not ended and _sureness(last if by_stage else chain) >= self.gate:
+                    live[i] = Ask(asks[i].request, left if by_stage else 1, joined(asks[i].drafted, chain))
         return drafts
 
 
 def _sureness(draft: Draft) -> float:
     return -np.inf if draft.logprobs is None else float(draft.logprobs.sum())
-
-
-def _joined(a: Draft | None, b: Draft) -> Draft:
-    """A chain, and what goes on from its end."""
-    if a is None:
-        return b
-    tokens = np.concatenate([a.tokens, b.tokens])
-    logprobs = None if a.logprobs is None or b.logprobs is None else np.concatenate([a.logprobs, b.logprobs])
-    known = b.probs if a.probs is None else a.probs
-    probs = None if known is None else np.concatenate([_probs(part, known.shape[1]) for part in (a, b)])
-    n = len(a.tokens)
-    parents = None if b.parents is None else np.concatenate([np.arange(-1, n - 1, dtype=np.int32), b.parents + n])
-    return Draft(tokens, parents, probs, logprobs)
-
-
-def _probs(draft: Draft, vocab_size: int) -> F64:
-    """[k, V]; a deterministic drafter was certain."""
-    return np.eye(vocab_size)[draft.tokens] if draft.probs is None else draft.probs

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..settings import check_ranges
 from ..types import Draft, Request, Status
 from .base import Ask, Source, Tools
 
@@ -72,10 +73,7 @@ class NGram:
     corpus: int = 0
 
     def __post_init__(self) -> None:
-        limits = {"k": (1, 64), "min_n": (1, 16), "places": (1, 4096), "branches": (1, 8), "corpus": (0, 1 << 24)}
-        for name, (low, high) in limits.items():
-            if not low <= getattr(self, name) <= high:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be between {low} and {high}")
+        check_ranges(self, k=(1, 64), min_n=(1, 16), places=(1, 4096), branches=(1, 8), corpus=(0, 1 << 24))
 
     @property
     def max_drafted(self) -> int:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..chains import draft_chains
+from ..chains import CHAIN, draft_chains
+from ..settings import check_ranges
 from ..types import Draft
 from .base import Ask, Source, Tools
 
@@ -16,31 +17,31 @@ class Own:
     """`k` tokens at a time by the model itself without the layers `skip`, e.g. 10-19+22, or in the format `weights`.
 
     With the model's own weights it needs memory for its KV cache only. Layers in the middle are missed least.
+    `leaves` as of draft models.
     """
 
     skip: str = ""
     weights: str = "auto"
     k: int = 4
     chunk: int = 512
+    leaves: int = 0
 
     def __post_init__(self) -> None:
         if not self.skip and self.weights == "auto":
             raise ValueError("nothing makes it cheaper than the model: give skip, weights or both")
-        for name, low, high in (("k", 1, 64), ("chunk", 16, 65536)):
-            if not low <= getattr(self, name) <= high:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be between {low} and {high}")
+        check_ranges(self, **CHAIN, chunk=(16, 65536))
         layers(self.skip)
 
     @property
     def max_drafted(self) -> int:
-        return self.k
+        return self.k + self.leaves
 
     @property
     def sources(self) -> tuple[Source, ...]:
         return (Source("self", weights=self.weights, skip=layers(self.skip)),)
 
     def propose(self, asks: Sequence[Ask], tools: Tools) -> list[Draft | None]:
-        return draft_chains(asks, tools, tools.readers[self.sources[0]], self.k, self.chunk)
+        return draft_chains(asks, tools, tools.readers[self.sources[0]], self.k, self.chunk, self.leaves)
 
 
 def layers(text: str) -> tuple[int, ...]:

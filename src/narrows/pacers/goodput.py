@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..settings import check_ranges
 from ..types import Request
 from .base import Costs, Pace
 
@@ -25,8 +26,7 @@ class Goodput:
     retry: int = 64
 
     def __post_init__(self) -> None:
-        if not 2 <= self.retry <= 1 << 20:
-            raise ValueError(f"retry is {self.retry}; it must be between 2 and {1 << 20}")
+        check_ranges(self, retry=(2, 1 << 20))
 
     def pace(self, requests: Sequence[Request], limits: Sequence[int], costs: Costs) -> list[Pace]:
         rates = [costs.acceptance(request) for request in requests]

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
+from ..settings import check_ranges
 from ..types import TARGET, Request, Status, StepPlan
 from .base import Pages, num_behind, num_drafted, prefix_limit
 
@@ -32,10 +33,7 @@ class Continuous:
     max_num_seqs: int = 64
 
     def __post_init__(self) -> None:
-        if not 1 <= self.budget <= 65536:
-            raise ValueError(f"budget is {self.budget}; it must be between 1 and 65536")
-        if not 1 <= self.max_num_seqs <= 4096:
-            raise ValueError(f"max_num_seqs is {self.max_num_seqs}; it must be between 1 and 4096")
+        check_ranges(self, budget=(1, 65536), max_num_seqs=(1, 4096))
 
     def plan(self, waiting: Sequence[Request], running: Sequence[Request], pages: Pages) -> StepPlan:
         shares = _shares(waiting, running)
