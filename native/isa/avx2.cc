@@ -6,6 +6,7 @@
 #include <immintrin.h>
 
 #define NARROWS_WORDS
+#define NARROWS_PAIRS
 namespace narrows {
 namespace {
 #include "isa/vec-avx2.h"

@@ -165,6 +165,50 @@ inline I dot_words(I acc, B w, const int16_t* x) {
   __m256i v = _mm256_set1_epi32(pair);
   return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.lo, v)), _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.hi, v))};
 }
+
+// Pairs (NARROWS_PAIRS): two kept of every four weights (kernels/pairs-inl.h).
+inline bool in_pairs(const uint8_t* masks) {  // of a unit
+  __m256i bits = _mm256_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4, 0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4);
+  __m256i half = _mm256_set1_epi8(0x0f), two = _mm256_set1_epi8(2), all = _mm256_set1_epi8(-1);
+  for (int i = 0; i < 2; i++) {
+    __m256i m = _mm256_loadu_si256((const __m256i*)(masks + 32 * i));
+    __m256i even = _mm256_shuffle_epi8(bits, _mm256_and_si256(m, half));
+    __m256i odd = _mm256_shuffle_epi8(bits, _mm256_and_si256(_mm256_srli_epi16(m, 4), half));
+    all = _mm256_and_si256(all, _mm256_and_si256(_mm256_cmpeq_epi8(even, two), _mm256_cmpeq_epi8(odd, two)));
+  }
+  return _mm256_movemask_epi8(all) == -1;
+}
+// For each lane the shuffle that picks two of four words. The lower three bits of a nibble with two bits set tell which.
+inline I picks(uint64_t mask) {
+  constexpr int a = 0x0100, b = 0x0302, c = 0x0504, d = 0x0706;  // the words' bytes
+  __m256i which = _mm256_setr_epi32(0, d << 16 | a, d << 16 | b, b << 16 | a, d << 16 | c, c << 16 | a, c << 16 | b, 0);
+  __m256i down = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+  __m256i lo = _mm256_srlv_epi32(_mm256_set1_epi32(int(mask)), down),
+          hi = _mm256_srlv_epi32(_mm256_set1_epi32(int(mask >> 32)), down);
+  return {_mm256_permutevar8x32_epi32(which, lo), _mm256_permutevar8x32_epi32(which, hi)};
+}
+inline B words(const uint8_t* p) {  // 32 signed bytes
+  return {_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)),
+          _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(p + 16)))};
+}
+inline B nibbles(B w, bool upper) {  // signed, of the bytes in words
+  if (upper) return {_mm256_srai_epi16(w.lo, 4), _mm256_srai_epi16(w.hi, 4)};
+  return {_mm256_srai_epi16(_mm256_slli_epi16(w.lo, 12), 12), _mm256_srai_epi16(_mm256_slli_epi16(w.hi, 12), 12)};
+}
+inline void widen(const int8_t* high, const int8_t* low, int16_t* out) {  // 256 * high + low of 32 columns
+  for (int i = 0; i < 32; i += 16) {
+    __m256i h = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(high + i)));
+    __m256i l = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(low + i)));
+    _mm256_storeu_si256((__m256i*)(out + i), _mm256_add_epi16(_mm256_slli_epi16(h, 8), l));
+  }
+}
+inline I dot_picked(I acc, B w, I picked, const int16_t* x) {  // acc[n] += w[2n] * x[i] + w[2n + 1] * x[j]
+  int64_t quad;
+  __builtin_memcpy(&quad, x, 8);
+  __m256i v = _mm256_set1_epi64x(quad);
+  return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.lo, _mm256_shuffle_epi8(v, picked.lo))),
+          _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.hi, _mm256_shuffle_epi8(v, picked.hi)))};
+}
 inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
 
 // Sums in the order (i, i+8), (i, i+4), (i, i+2), (i, i+1) on every level.

@@ -108,9 +108,9 @@ struct Scales {
   int group(int u, int h) const { return f.group == 16 ? 2 * u + h : f.group == 32 ? u : u / 2; }
 };
 
-// Calls body(unit, unit within its block, scales of the block, quads of the unit) for units [u0, u1) of a tile, prefetching. Unit u0
-// begins a block, at p; returns where unit u1 does.
-template <int BITS, bool SPARSE, class Body>
+// Calls body(unit, unit within its block, scales of the block, where the unit is), which returns the unit's end, for units [u0, u1) of
+// a tile, prefetching. Unit u0 begins a block, at p; returns where unit u1 does.
+template <class Body>
 inline const uint8_t* each_unit(const uint8_t* p, const Layout& at, const Format& f, int u0, int u1, Body body) {
   const uint8_t* header = p;
   int in_block = 0;
@@ -120,11 +120,9 @@ inline const uint8_t* each_unit(const uint8_t* p, const Layout& at, const Format
       for (size_t i = 0; i < at.header; i += 64) prefetch(header + kAhead + i);
       p += at.header;
     }
-    B q[8];
-    const uint8_t* end = unpack<BITS, SPARSE>(p, q);
+    const uint8_t* end = body(u, in_block, Scales{header, at, f}, p);
     for (; p < end; p += 64) prefetch(p + kAhead);
     p = end;
-    body(u, in_block, Scales{header, at, f}, q);
     if (++in_block == at.block_units) in_block = 0;
   }
   return p;
@@ -163,6 +161,10 @@ struct Block {
   }
 };
 
+#ifdef NARROWS_PAIRS
+#include "kernels/pairs-inl.h"
+#endif
+
 // Few rows: codes go from memory through registers into the dot products of R rows, the last of `rows` repeated when there are fewer.
 template <int R, int BITS, bool SPARSE, bool HALF, bool MIN>
 inline void gemv(const uint8_t* tile, const Layout& at, const Format& f, const Block& b, int rows, float* y, size_t ldy,
@@ -174,9 +176,21 @@ inline void gemv(const uint8_t* tile, const Layout& at, const Format& f, const B
     row[r] = r < rows ? r : rows - 1;
   }
   constexpr int H = HALF ? 2 : 1;
-  each_unit<BITS, SPARSE>(tile, at, f, 0, at.num_units, [&](int u, int v, Scales s, const B(&q)[8]) {
+  each_unit(tile, at, f, 0, at.num_units, [&](int u, int v, Scales s, const uint8_t* p) {
     const int8_t *high = b.high + size_t(u) * b.n * kUnit, *low = b.low + size_t(u) * b.n * kUnit;
     const float* xs = b.xs + size_t(u) * b.n;
+#ifdef NARROWS_PAIRS
+    if constexpr (SPARSE && kPairs<BITS>)
+      if (in_pairs(p)) {
+        I d[R];
+        const uint8_t* end = pairs<R, BITS>(p, high, low, row, d);
+        F ws = s.scale(s.group(v, 0));
+        for (int r = 0; r < R; r++) acc[r] = fma(ws * set1(xs[row[r]]), to_f(d[r]), acc[r]);
+        return end;
+      }
+#endif
+    B q[8];
+    const uint8_t* end = unpack<BITS, SPARSE>(p, q);
     for (int h = 0; h < H; h++) {
       size_t i = (size_t(u) * H + h) * b.n;
       F ws = s.scale(s.group(v, h));
@@ -198,6 +212,7 @@ inline void gemv(const uint8_t* tile, const Layout& at, const Format& f, const B
         for (int r = 0; r < R; r++) acc[r] = fma(m, set1(b.sums.values[i + row[r]]), acc[r]);
       }
     }
+    return end;
   });
   for (int r = 0; r < R && r < rows; r++) store_part(y + r * ldy, acc[r], lanes);
 }
@@ -219,7 +234,9 @@ struct Stretch {
 template <int BITS, bool SPARSE, bool HALF, bool MIN>
 inline const uint8_t* decode(const uint8_t* p, const Layout& at, const Format& f, int u0, int u1, int w, Stretch& out) {
   constexpr int H = HALF ? 2 : 1;
-  return each_unit<BITS, SPARSE>(p, at, f, u0, u1, [&](int u, int v, Scales s, const B(&q)[8]) {
+  return each_unit(p, at, f, u0, u1, [&](int u, int v, Scales s, const uint8_t* unit) {
+    B q[8];
+    const uint8_t* end = unpack<BITS, SPARSE>(unit, q);
     uint8_t* to = out.codes[w] + (u - u0) * kUnitBytes;
     for (int j = 0; j < 8; j++) put_codes(to + kUnitBytes / 8 * j, q[j], MIN ? 0 : 1 << (BITS - 1));
     for (int h = 0; h < H; h++) {
@@ -227,6 +244,7 @@ inline const uint8_t* decode(const uint8_t* p, const Layout& at, const Format& f
       store(out.scale[w] + i, s.scale(g));
       if constexpr (MIN) store(out.minimum[w] + i, s.minimum(g));
     }
+    return end;
   });
 }
 
@@ -317,21 +335,28 @@ inline void matmul_int(const Matrix& w, const Activations& x, int tile0, int til
   auto* acc = (float*)(stretch + 1);
   const Layout at(w.format, w.cols);
   int tile = tile0;
-  if (x.rows <= (SPARSE && kFew > 4 ? 4 : kFew)) {  // expanding costs more than storing what was expanded
-    Block b = Block::of<HALF>(x, 0, 0);
-    b.acc = acc;
-    for (; tile < tile1; tile++) {
-      const uint8_t* p = w.tile(at, tile);
-      float* out = y + tile * kLanes;
-      int lanes = w.rows - tile * kLanes < kLanes ? w.rows - tile * kLanes : kLanes;
+  auto from_registers = [&](int t) {
+    const uint8_t* p = w.tile(at, t);
+    int lanes = w.rows - t * kLanes < kLanes ? w.rows - t * kLanes : kLanes;
+    for (int row = 0; row < x.rows; row += kRows) {
+      Block b = Block::of<HALF>(x, row, 0);
+      b.acc = acc;
+      float* out = y + row * ldy + t * kLanes;
       int r = 0;
-      for (; x.rows - r > 2; r += 4)
-        gemv<4, BITS, SPARSE, HALF, MIN>(p, at, w.format, b.from(r), x.rows - r < 4 ? x.rows - r : 4, out + r * ldy, ldy, lanes);
-      if (x.rows - r == 2) gemv<2, BITS, SPARSE, HALF, MIN>(p, at, w.format, b.from(r), 2, out + r * ldy, ldy, lanes);
-      if (x.rows - r == 1) gemv<1, BITS, SPARSE, HALF, MIN>(p, at, w.format, b.from(r), 1, out + r * ldy, ldy, lanes);
+      for (; b.n - r > 2; r += 4)
+        gemv<4, BITS, SPARSE, HALF, MIN>(p, at, w.format, b.from(r), b.n - r < 4 ? b.n - r : 4, out + r * ldy, ldy, lanes);
+      if (b.n - r == 2) gemv<2, BITS, SPARSE, HALF, MIN>(p, at, w.format, b.from(r), 2, out + r * ldy, ldy, lanes);
+      if (b.n - r == 1) gemv<1, BITS, SPARSE, HALF, MIN>(p, at, w.format, b.from(r), 1, out + r * ldy, ldy, lanes);
     }
+  };
+  if (x.rows <= (SPARSE && kFew > 4 ? 4 : kFew)) {  // expanding costs more than storing what was expanded
+    for (; tile < tile1; tile++) from_registers(tile);
     return;
   }
+#ifdef NARROWS_PAIRS
+  if constexpr (SPARSE && kPairs<BITS>)  // what is not spread need not be stored; a tile is as it begins
+    for (; tile < tile1 && in_pairs(w.tile(at, tile) + at.header); tile++) from_registers(tile);
+#endif
   for (; tile + kPair <= tile1; tile += kPair) gemm<kPair, BITS, SPARSE, HALF, MIN>(w, at, x, tile, y, ldy, *stretch, acc);
   for (; tile < tile1; tile++) gemm<1, BITS, SPARSE, HALF, MIN>(w, at, x, tile, y, ldy, *stretch, acc);
 }

@@ -183,6 +183,7 @@ def test_model_directory_is_hashed_in_order(tmp_path: Path) -> None:
 
 def test_kernels_are_timed_dense_and_sparse_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     from narrows import _native
+    from narrows.compress.pattern import Pattern
     from narrows.measure import kernel
 
     calls: list[tuple[bool, int]] = []
@@ -193,7 +194,8 @@ def test_kernels_are_timed_dense_and_sparse_in_turn(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(_native, "time_products", timed)
     monkeypatch.setattr(kernel, "SHAPE", (64, 128))
-    rows = list(kernel.kernels(kernel.formats("int8:g64"), kept=0.5, batches=[1, 8], threads=1, num_bytes=1, repeats=2))
+    sizes = {"batches": [1, 8], "threads": 1, "num_bytes": 1, "repeats": 2}
+    rows = list(kernel.kernels(kernel.formats("int8:g64"), pattern=Pattern.parse("2:4"), **sizes))
     assert calls == [(False, 1), (True, 1)] * 3 + [(False, 8), (True, 8)] * 3
     assert [(r["format"], r["batch"], r["dense_ratio"]["median"]) for r in rows] == [
         ("int8:g64", 1, 1),

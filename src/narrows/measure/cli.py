@@ -118,10 +118,13 @@ def prefill(
     _bench_model("prefill", model, measured, room, threads, stack, weights, quality, as_json, out, plot)
 
 
-@app.command(epilog="Example: narrows bench kernel --formats int8:g64,int4:g64 --kept 0.5 --batch 1,8")
+@app.command(epilog="Example: narrows bench kernel --formats int8:g64,int4:g64 --pattern 2:4 --batch 1,8")
 def kernel(
     formats: Annotated[str, typer.Option(help="Weight formats, e.g. int8:g64,int4.")] = "int8:g64,int4:g64",
-    kept: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of weights that sparse matrices keep.")] = 0.5,
+    pattern: Annotated[
+        str, typer.Option(help="Of sparse matrices: unstructured, 2:4, 4:8, 8:16 or 16:32.")
+    ] = "unstructured",
+    ratio: Annotated[float, typer.Option(help="Share that unstructured ones lack.")] = 0.5,
     batch: Annotated[str, typer.Option(help="Rows of activations, e.g. 1,8.")] = "1,8",
     megabytes: Annotated[int, typer.Option(min=1, max=1 << 16, help="Size of the dense matrices, in MiB.")] = 512,
     threads: ThreadList = None,
@@ -130,6 +133,7 @@ def kernel(
     out: Out = None,
 ) -> None:
     """Speed of products with sparse weights beside those with dense ones."""
+    from narrows.compress.pattern import Pattern
     from narrows.machine import default_threads
     from narrows.measure import kernel as bench
     from narrows.measure.bandwidth import measure
@@ -138,18 +142,19 @@ def kernel(
 
     counts = numbers(threads, "--threads", at_least=1) if threads else [default_threads()[0]]
     wanted, batches = bench.formats(formats), numbers(batch, "--batch", at_least=1)
+    pruned = Pattern.parse(pattern, ratio)
 
     def rows() -> Iterator[dict[str, Any]]:
         for count in counts:
             measured = bench.kernels(
-                wanted, kept=kept, batches=batches, threads=count, num_bytes=megabytes << 20, repeats=repeats
+                wanted, pattern=pruned, batches=batches, threads=count, num_bytes=megabytes << 20, repeats=repeats
             )
             read = partial(measure, count, num_bytes=BESIDE_BYTES, repeats=BESIDE_READS)
             for row in under_conditions(measured, read):
                 yield {"threads": count, **row}
 
     done = list(with_bar(rows(), 2 * len(counts) * len(wanted) * len(batches), "kernel"))
-    _report("kernel", done, as_json, out, facts={"kept": kept})
+    _report("kernel", done, as_json, out, facts={"pattern": pattern, "ratio": pruned.ratio})
 
 
 @app.command(epilog="Example: narrows bench draft smollm2 --draft head --draft 'ngram|head' --prompts questions.jsonl")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from narrows import _native
+from narrows.compress.pattern import Pattern
 from narrows.measure.samples import Samples
 from narrows.weights import Format, Packed, WeightError, parse_format
 from narrows.weights.compressed import pack_codes, pack_kept
@@ -26,16 +27,16 @@ def formats(text: str) -> list[Format]:
 
 
 def kernels(
-    wanted: Iterable[Format], *, kept: float, batches: Iterable[int], threads: int, num_bytes: int, repeats: int
+    wanted: Iterable[Format], *, pattern: Pattern, batches: Iterable[int], threads: int, num_bytes: int, repeats: int
 ) -> Iterator[dict[str, Any]]:
     """For each format and number of rows of activations, a row dense and one sparse, from passes in turn.
 
-    `kept` is the share of weights that sparse matrices keep, anywhere. Every pass reads matrices of `num_bytes` bytes
+    Every pass reads matrices of `num_bytes` bytes
     when dense. Rows carry weights/s, bytes per weight and bytes/s; `dense_ratio` is the speed over that of the dense
     pass before it.
     """
     for fmt in wanted:
-        plain, sparse = matrices(fmt, kept, num_bytes)
+        plain, sparse = matrices(fmt, pattern, num_bytes)
         for batch in batches:
             times: dict[bool, list[float]] = {False: [], True: []}
             for turn in range(repeats + 1):
@@ -49,7 +50,7 @@ def kernels(
                 ratios = Samples(tuple(d / t for d, t in zip(times[False], times[kind], strict=True)))
                 yield {
                     "format": str(those[0].format),
-                    "kept": kept if kind else 1.0,
+                    "pattern": str(pattern) if kind else "dense",
                     "batch": batch,
                     "weights_per_second": Samples(tuple(times[kind])).rate(count).json(),
                     "bytes_per_weight": size / count,
@@ -58,10 +59,10 @@ def kernels(
                 }
 
 
-def matrices(fmt: Format, kept: float, num_bytes: int) -> tuple[list[Packed], list[Packed]]:
-    """Copies of a random matrix, in all `num_bytes` when dense, and as many of which a share is kept."""
+def matrices(fmt: Format, pattern: Pattern, num_bytes: int) -> tuple[list[Packed], list[Packed]]:
+    """Copies of a random matrix, in all `num_bytes` when dense, and as many pruned at random as the pattern says."""
     rng, (rows, cols) = np.random.default_rng(0), SHAPE
-    mask = rng.random(SHAPE) < kept
+    mask = pattern.select(rng.random((cols, rows), np.float32)).T
     plain = Packed(fmt, rows, cols, _native.alloc_huge(fmt.packed_bytes(rows, cols)))
     scales = np.zeros((rows, 0), np.float16)
     if fmt.type:
