@@ -92,7 +92,7 @@ def _append(chain: _Chain, logits: F32, ids: I32 | None, tools: Tools) -> bool:
     if ids is None and adjusts(params, len(chain.known) - request.num_prompt):
         row = adjust(row, chain.known, request.num_prompt, params, tools.end_ids)
     rng = CounterRng(request.seed, len(chain.known))
-    total = float(_native.log_sum_exp(row)[0])
+    total = 0.0 if drawn and not chain.num_leaves else float(_native.log_sum_exp(row)[0])
     if drawn:
         probs = distribution(row[0], params)
         at = draw(probs, rng.uniform(0, STREAM))

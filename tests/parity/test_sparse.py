@@ -93,6 +93,27 @@ def test_products_are_those_of_the_dense_format(fmt: Format, isa: str) -> None:
             assert same_bits(y[-1:], _native.matmul(packed, x[-1:], isa)), (rows, cols, num)
 
 
+@pytest.mark.parametrize("isa", _native.isas())
+@pytest.mark.parametrize("bits", [8, 6, 4])
+@pytest.mark.parametrize("broken", [False, True], ids=["all", "all but one"])
+def test_products_with_two_kept_of_four_are_those_of_the_dense_format(bits: int, isa: str, broken: bool) -> None:
+    """Some levels read such units in a way of their own; one weight more makes a unit that is not one."""
+    for rows, cols in [(16, 64), (48, 256), (37, 224)]:
+        fmt, rng = Format(bits, 64, sparse=True), np.random.default_rng(bits + rows)
+        mask = Pattern.parse("2:4").select(rng.random((cols, rows)).astype(np.float32)).T.copy()
+        if broken:
+            mask[0, cols // 2 + int(np.flatnonzero(~mask[0, cols // 2 :])[0])] = True
+        codes, _, scales = random_matrix(fmt, rows, cols, mask)
+        codes[mask] = rng.choice([0, (1 << bits) - 1, 1 << (bits - 1), 1], mask.sum())
+        packed, plain = pack_kept(codes, mask, scales, fmt, 1), dense(fmt, codes, scales)
+        for num in (1, 2, 3, 4, 5, 16, 37):
+            x = activations(num, cols)
+            y = _native.matmul(packed, x, isa)
+            assert same_bits(y, _native.matmul(plain, x, isa)), (rows, cols, num)
+            assert same_bits(y, _native.matmul(packed, x, "scalar")), (rows, cols, num)
+            assert same_bits(y[-1:], _native.matmul(packed, x[-1:], isa)), (rows, cols, num)
+
+
 def test_a_matrix_of_which_nothing_or_everything_is_kept() -> None:
     for mask in (np.zeros((17, 64), bool), np.ones((17, 64), bool)):
         for fmt in (Format(4, 32, sparse=True), Format(8, 64, sparse=True)):

@@ -90,7 +90,8 @@ def collect(llm: LLM, model_sha256: str, texts: Texts, layers: tuple[int, ...], 
     width = (len(layers) + 1) * llm.loaded.spec.hidden_size
     chosen: list[Sequence] = []
     lengths: list[int] = []
-    with track("writing text", texts.tokens) as advance, _recorded(llm, layers) as recorder, _opened(path) as file:
+    path.touch()
+    with track("writing text", texts.tokens) as advance, _recorded(llm, layers) as recorder, path.open("r+b") as file:
         for batch in batches(_written(llm, texts, folder), ROWS):
             sizes = [len(s.tokens) for s in batch]
             if known[len(lengths) : len(lengths) + len(sizes)] != sizes:
@@ -139,13 +140,6 @@ def _recorded(llm: LLM, layers: tuple[int, ...]) -> Iterator[Recorder]:
         yield recorder
     finally:
         engine.model, model.hidden_of = model, before
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    path.touch()
-    with path.open("r+b") as file:
-        yield file
 
 
 def _narrow(states: F32) -> F16:

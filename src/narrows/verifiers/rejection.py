@@ -13,7 +13,8 @@ from typing import ClassVar
 import numpy as np
 
 from ..sampling import SamplingParams, choose, distribution, draw
-from ..types import F32, F64, Draft, Verdict
+from ..trees import one_hot
+from ..types import F32, Draft, Verdict
 from .base import Rng
 
 RESIDUAL, ACCEPT = 2, 3  # streams of random numbers: of what is left, and of the first sibling
@@ -37,7 +38,7 @@ class Rejection:
             depth, left = len(path), distribution(logits[node + 1], params)
             for sibling, child in enumerate(children):
                 token = int(draft.tokens[child])
-                q = _one_hot(token, len(left)) if draft.probs is None else draft.probs[child]
+                q = one_hot([token], len(left))[0] if draft.probs is None else draft.probs[child]
                 if rng.uniform(depth, ACCEPT + sibling) * q[token] < left[token]:
                     node = child
                     break
@@ -48,7 +49,3 @@ class Rejection:
             tokens.append(token)
             path.append(node)
         return Verdict([*tokens, choose(logits[node + 1 : node + 2], params, rng, len(path))], path)
-
-
-def _one_hot(token: int, size: int) -> F64:
-    return np.eye(1, size, token)[0]
