@@ -126,24 +126,17 @@ inline F expand_bf16(const uint8_t* p, uint16_t bits) {
   return {widen_bf16(_mm_shuffle_epi8(a, _mm_load_si128((const __m128i*)kSpread.words[first]))),
           widen_bf16(_mm_shuffle_epi8(b, _mm_load_si128((const __m128i*)kSpread.words[second])))};
 }
-template <int BITS>
-inline __m256i dot8(__m256i acc, __m256i w, __m256i x) {
-  __m256i ones = _mm256_set1_epi16(1);
-  if constexpr (BITS < 8) return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), ones));
-  // Two products of 8-bit codes overflow 16 bits: take even and odd bytes apart.
-  __m256i even = _mm256_set1_epi16(0x00ff);
-  __m256i w0 = _mm256_and_si256(w, even), w1 = _mm256_srli_epi16(w, 8);
-  __m256i x0 = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), x1 = _mm256_srai_epi16(x, 8);
-  return _mm256_add_epi32(acc, _mm256_add_epi32(_mm256_madd_epi16(w0, x0), _mm256_madd_epi16(w1, x1)));
+// Has a sum made where it stands: GCC would make all products of an unrolled loop first, and keep them on the stack.
+inline __m256i now(__m256i sum) {
+  asm("" : "+x"(sum));
+  return sum;
 }
-template <int BITS>
-inline I dot(I acc, B w, const int8_t* x) {
-  int32_t quad;
-  __builtin_memcpy(&quad, x, 4);
-  __m256i v = _mm256_set1_epi32(quad);
-  return {dot8<BITS>(acc.lo, w.lo, v), dot8<BITS>(acc.hi, w.hi, v)};
+inline __m256i broadcast(const void* p) {  // of 4 bytes
+  int32_t x;
+  __builtin_memcpy(&x, p, 4);
+  return _mm256_set1_epi32(x);
 }
-
+inline __m256i add32(__m256i acc, __m256i x) { return now(_mm256_add_epi32(acc, x)); }
 // Words (NARROWS_WORDS): a quad of codes as pairs of signed words, columns (0, 2) of its 16 rows and then (1, 3), less `offset`.
 inline void put_codes(uint8_t* out, B quad, int offset) {
   __m256i even = _mm256_set1_epi16(0x00ff), o = _mm256_set1_epi16(short(offset));
@@ -160,10 +153,45 @@ inline void join(const int8_t* high, const int8_t* low, int16_t* out) {
 }
 // acc[n] += sum over i < 2 of w[2n + i] * x[i], in words
 inline I dot_words(I acc, B w, const int16_t* x) {
-  int32_t pair;
-  __builtin_memcpy(&pair, x, 4);
-  __m256i v = _mm256_set1_epi32(pair);
-  return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.lo, v)), _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.hi, v))};
+  __m256i v = broadcast(x);
+  return {add32(acc.lo, _mm256_madd_epi16(w.lo, v)), add32(acc.hi, _mm256_madd_epi16(w.hi, v))};
+}
+// The dot products of quads first .. first + N - 1 with bytes of their columns. Products are added up in 16 bits as far as they fit.
+template <int BITS, int N>
+inline I dot_bytes(const B (&q)[8], int first, const int8_t* x) {
+  constexpr int FIT = BITS <= 4 ? 8 : BITS == 5 ? 4 : 2, STEP = FIT < N ? FIT : N;  // 2 * 128 * (2^BITS - 1) * FIT < 2^15
+  __m256i lo = _mm256_setzero_si256(), hi = lo, ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 4
+  for (int i = first; i < first + N; i += STEP) {
+    __m256i v = broadcast(x + 4 * i), l = _mm256_maddubs_epi16(q[i].lo, v), h = _mm256_maddubs_epi16(q[i].hi, v);
+#pragma GCC unroll 8
+    for (int j = 1; j < STEP; j++) {
+      v = broadcast(x + 4 * (i + j));
+      l = now(_mm256_add_epi16(l, _mm256_maddubs_epi16(q[i + j].lo, v)));
+      h = now(_mm256_add_epi16(h, _mm256_maddubs_epi16(q[i + j].hi, v)));
+    }
+    lo = add32(lo, _mm256_madd_epi16(l, ones));
+    hi = add32(hi, _mm256_madd_epi16(h, ones));
+  }
+  return {lo, hi};
+}
+// The same with 256 * high + low. Codes of 8 bits meet both at once, as words.
+template <int BITS, int N>
+inline I dot_quads(const B (&q)[8], int first, const int8_t* high, const int8_t* low) {
+  if constexpr (BITS < 8) {
+    I h = dot_bytes<BITS, N>(q, first, high), l = dot_bytes<BITS, N>(q, first, low);
+    return {_mm256_add_epi32(_mm256_slli_epi32(h.lo, 8), l.lo), _mm256_add_epi32(_mm256_slli_epi32(h.hi, 8), l.hi)};
+  }
+  alignas(32) int16_t x[32];
+  join(high, low, x);
+  I sum = zero_i();
+  __m256i even = _mm256_set1_epi16(0x00ff);
+#pragma GCC unroll 8
+  for (int j = first; j < first + N; j++) {
+    sum = dot_words(sum, B{_mm256_and_si256(q[j].lo, even), _mm256_and_si256(q[j].hi, even)}, x + 2 * j);
+    sum = dot_words(sum, B{_mm256_srli_epi16(q[j].lo, 8), _mm256_srli_epi16(q[j].hi, 8)}, x + 16 + 2 * j);
+  }
+  return sum;
 }
 
 // Pairs (NARROWS_PAIRS): two kept of every four weights (kernels/pairs-inl.h).
@@ -191,10 +219,6 @@ inline B words(const uint8_t* p) {  // 32 signed bytes
   return {_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)),
           _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(p + 16)))};
 }
-inline B nibbles(B w, bool upper) {  // signed, of the bytes in words
-  if (upper) return {_mm256_srai_epi16(w.lo, 4), _mm256_srai_epi16(w.hi, 4)};
-  return {_mm256_srai_epi16(_mm256_slli_epi16(w.lo, 12), 12), _mm256_srai_epi16(_mm256_slli_epi16(w.hi, 12), 12)};
-}
 inline void widen(const int8_t* high, const int8_t* low, int16_t* out) {  // 256 * high + low of 32 columns
   for (int i = 0; i < 32; i += 16) {
     __m256i h = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(high + i)));
@@ -206,8 +230,54 @@ inline I dot_picked(I acc, B w, I picked, const int16_t* x) {  // acc[n] += w[2n
   int64_t quad;
   __builtin_memcpy(&quad, x, 8);
   __m256i v = _mm256_set1_epi64x(quad);
-  return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.lo, _mm256_shuffle_epi8(v, picked.lo))),
-          _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.hi, _mm256_shuffle_epi8(v, picked.hi)))};
+  return {add32(acc.lo, _mm256_madd_epi16(w.lo, _mm256_shuffle_epi8(v, picked.lo))),
+          add32(acc.hi, _mm256_madd_epi16(w.hi, _mm256_shuffle_epi8(v, picked.hi)))};
+}
+// Codes of 4 bits stay bytes: an unsigned byte of an activation times a signed code, two kept columns to a row, fit 16 bits
+// over a unit: 8 * 2 * 255 * 8 < 2^15.
+struct P {
+  __m256i v;  // two bytes, or one word, for each of 16 rows
+};
+inline P zero_p() { return {_mm256_setzero_si256()}; }
+inline P load_p(const uint8_t* p) { return {_mm256_loadu_si256((const __m256i*)p)}; }
+// For each quad of a unit the shuffle that picks two of four bytes for every row.
+inline void picks(const uint8_t* masks, P (&out)[8]) {
+  __m256i first =
+      _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 2, 0, 0, 0);
+  __m256i second =
+      _mm256_setr_epi8(0, 0, 0, 1, 0, 2, 2, 0, 0, 3, 3, 0, 3, 0, 0, 0, 0, 0, 0, 1, 0, 2, 2, 0, 0, 3, 3, 0, 3, 0, 0, 0);
+  __m256i half = _mm256_set1_epi8(0x0f), by_rows = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);  // rows 0..7 to the lower lane
+  for (int i = 0; i < 2; i++) {
+    __m256i m = _mm256_permutevar8x32_epi32(_mm256_loadu_si256((const __m256i*)(masks + 32 * i)), by_rows);
+    __m256i even = _mm256_and_si256(m, half), odd = _mm256_and_si256(_mm256_srli_epi16(m, 4), half);
+    __m256i n[2] = {_mm256_unpacklo_epi8(even, odd), _mm256_unpackhi_epi8(even, odd)};
+    for (int k = 0; k < 2; k++) {
+      __m256i a = _mm256_shuffle_epi8(first, n[k]), b = _mm256_shuffle_epi8(second, n[k]);
+      out[4 * i + 2 * k] = {_mm256_unpacklo_epi8(a, b)};
+      out[4 * i + 2 * k + 1] = {_mm256_unpackhi_epi8(a, b)};
+    }
+  }
+}
+inline P nibbles(P w, bool upper) {  // signed
+  __m256i t = _mm256_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4,
+                               -3, -2, -1);
+  __m256i v = upper ? _mm256_srli_epi16(w.v, 4) : w.v;
+  return {_mm256_shuffle_epi8(t, _mm256_and_si256(v, _mm256_set1_epi8(0x0f)))};
+}
+inline P add_bytes(P a, P b) { return {_mm256_add_epi8(a.v, b.v)}; }
+inline P dot_picked(P acc, P w, P picked, const int8_t* x) {  // acc[n] += w[2n] * (x[i] + 128) + w[2n + 1] * (x[j] + 128)
+  __m256i v = _mm256_shuffle_epi8(_mm256_xor_si256(broadcast(x), _mm256_set1_epi8(-128)), picked.v);
+  return {now(_mm256_add_epi16(acc.v, _mm256_maddubs_epi16(v, w.v)))};
+}
+// 256 * high + low - (256 + 1) * 128 * (the codes of each row), which is what the 128 gave
+inline I unbias(P high, P low, P codes) {
+  __m256i sums = _mm256_maddubs_epi16(_mm256_set1_epi8(1), codes.v), c = _mm256_set1_epi16(257 * 64),
+          bytes = _mm256_set1_epi32(256 << 16 | 1);
+  __m256i a = _mm256_sub_epi32(_mm256_madd_epi16(_mm256_unpacklo_epi16(low.v, high.v), bytes),
+                               _mm256_madd_epi16(_mm256_unpacklo_epi16(sums, sums), c));
+  __m256i b = _mm256_sub_epi32(_mm256_madd_epi16(_mm256_unpackhi_epi16(low.v, high.v), bytes),
+                               _mm256_madd_epi16(_mm256_unpackhi_epi16(sums, sums), c));
+  return {_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31)};
 }
 inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
 

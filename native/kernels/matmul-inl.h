@@ -4,8 +4,11 @@
 //   acc = fma(w_scale * x_scale, float(exact integer dot product), acc);  with a minimum: acc = fma(w_min, x_scale * x_sum, acc)
 // so gemv, row blocks and tiles may differ in everything but these float operations. The integer is 256 * (w . high) + w . low.
 
-#if defined(NARROWS_TILES) || defined(NARROWS_WORDS)
-constexpr int kFew = 3;  // rows up to which codes are used straight from registers
+// Rows up to which codes are used straight from registers.
+#if defined(NARROWS_TILES)
+constexpr int kFew = 3;
+#elif defined(NARROWS_WORDS)
+constexpr int kFew = 4;
 #else
 constexpr int kFew = 16;
 #endif
@@ -101,8 +104,8 @@ struct Scales {
     if constexpr (!TWO) return load_f16((const uint16_t*)(header + plain) + i * kLanes);
     return load_f16((const uint16_t*)(header + super)) * to_f(load_i8((const int8_t*)(header + plain) + i * kLanes));
   }
-  F scale(int i) const { return f.two_level ? at_level<true>(0, at.scales, i) : at_level<false>(0, at.scales, i); }
-  F minimum(int i) const {
+  NARROWS_INLINE F scale(int i) const { return f.two_level ? at_level<true>(0, at.scales, i) : at_level<false>(0, at.scales, i); }
+  NARROWS_INLINE F minimum(int i) const {
     return f.two_level ? at_level<true>(at.super_mins, at.mins, i) : at_level<false>(at.super_mins, at.mins, i);
   }
   int group(int u, int h) const { return f.group == 16 ? 2 * u + h : f.group == 32 ? u : u / 2; }
@@ -161,6 +164,24 @@ struct Block {
   }
 };
 
+// d[r] += the dot product of row r with N quads of a unit's codes, from `first` on.
+template <int R, int BITS, int N>
+inline void add_products(const B (&q)[8], int first, const int8_t* high, const int8_t* low, const int (&row)[R], I (&d)[R]) {
+#ifdef NARROWS_WORDS
+  for (int r = 0; r < R; r++) d[r] = d[r] + dot_quads<BITS, N>(q, first, high + row[r] * kUnit, low + row[r] * kUnit);
+#else
+  I d1[R];
+  for (int r = 0; r < R; r++) d1[r] = zero_i();
+#pragma GCC unroll 8
+  for (int j = first; j < first + N; j++)
+    for (int r = 0; r < R; r++) {
+      d1[r] = dot<BITS>(d1[r], q[j], high + row[r] * kUnit + 4 * j);
+      d[r] = dot<BITS>(d[r], q[j], low + row[r] * kUnit + 4 * j);
+    }
+  for (int r = 0; r < R; r++) d[r] = shift_left(d1[r], 8) + d[r];
+#endif
+}
+
 #ifdef NARROWS_PAIRS
 #include "kernels/pairs-inl.h"
 #endif
@@ -183,10 +204,13 @@ inline void gemv(const uint8_t* tile, const Layout& at, const Format& f, const B
     if constexpr (SPARSE && kPairs<BITS>)
       if (in_pairs(p)) {
         I d[R];
-        const uint8_t* end = pairs<R, BITS>(p, high, low, row, d);
+        if constexpr (BITS == 4)
+          pairs_of_bytes(p, high, low, row, d);
+        else
+          pairs_of_words(p, high, low, row, d);
         F ws = s.scale(s.group(v, 0));
         for (int r = 0; r < R; r++) acc[r] = fma(ws * set1(xs[row[r]]), to_f(d[r]), acc[r]);
-        return end;
+        return p + 64 + 32 * BITS;
       }
 #endif
     B q[8];
@@ -194,19 +218,10 @@ inline void gemv(const uint8_t* tile, const Layout& at, const Format& f, const B
     for (int h = 0; h < H; h++) {
       size_t i = (size_t(u) * H + h) * b.n;
       F ws = s.scale(s.group(v, h));
-      I d1[R], d0[R];
-      for (int r = 0; r < R; r++) {
-        d1[r] = zero_i();
-        d0[r] = start<MIN>(b.sums.sums + i + row[r], BITS);
-      }
-#pragma GCC unroll 8
-      for (int j = 0; j < 8 / H; j++)
-        for (int r = 0; r < R; r++) {
-          int at_x = row[r] * kUnit + 16 * h + 4 * j;
-          d1[r] = dot<BITS>(d1[r], q[j + 4 * h], high + at_x);
-          d0[r] = dot<BITS>(d0[r], q[j + 4 * h], low + at_x);
-        }
-      for (int r = 0; r < R; r++) acc[r] = fma(ws * set1(xs[row[r]]), to_f(shift_left(d1[r], 8) + d0[r]), acc[r]);
+      I d[R];
+      for (int r = 0; r < R; r++) d[r] = start<MIN>(b.sums.sums + i + row[r], BITS);
+      add_products<R, BITS, 8 / H>(q, h * 4, high, low, row, d);
+      for (int r = 0; r < R; r++) acc[r] = fma(ws * set1(xs[row[r]]), to_f(d[r]), acc[r]);
       if constexpr (MIN) {
         F m = s.minimum(s.group(v, h));
         for (int r = 0; r < R; r++) acc[r] = fma(m, set1(b.sums.values[i + row[r]]), acc[r]);
