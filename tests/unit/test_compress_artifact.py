@@ -75,6 +75,24 @@ def test_what_the_model_wrote_is_kept_for_other_recipes(
     assert contents(tmp_path / "fresh") == contents(tmp_path / "again")
 
 
+def test_what_matrices_meet_is_kept_for_other_recipes_that_ask_for_it(
+    llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compress(name: str, made: Recipe, inputs: Path | None) -> dict[str, bytes]:
+        Compression(llm, "tiny", tmp_path / name, made, MEMORY, inputs=inputs).run()
+        return contents(tmp_path / name)
+
+    plain = compress("plain", recipe("4:8"), None)
+    compress("first", recipe(), tmp_path / "inputs")
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "collect", None)
+        assert compress("fresh", recipe("4:8"), tmp_path / "inputs") == plain
+        with pytest.raises(TypeError):  # it has to read
+            compress("other tokens", recipe(calibration=replace(PLAN, tokens=PLAN.tokens - 1)), tmp_path / "inputs")
+    next((tmp_path / "inputs").rglob("*.npy")).unlink()
+    assert compress("again", recipe("4:8"), tmp_path / "inputs") == plain
+
+
 @pytest.mark.parametrize(
     ("made", "head"),
     [(recipe(), False), (recipe("unstructured", 4), True), (recipe("dense", 16, solver=Wanda()), False)],

@@ -62,6 +62,13 @@ def compress(
     out: Annotated[
         Path | None, typer.Option(help="The folder to write; default: in the models directory, named by what was done.")
     ] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep what the matrices meet in this folder, and take it from there: another recipe of the same "
+            "calibration reads nothing again. Needs about 4 bytes for each pair of a matrix's inputs."
+        ),
+    ] = None,
     diagnose: Annotated[
         bool,
         typer.Option("--diagnose", help="Write no model: show how near calibrations are to decoding, layer by layer."),
@@ -121,7 +128,7 @@ def compress(
         raise ValueError(f"{where} exists already: remove it, or choose another --out")
     work = where.with_name(where.name + ".partial")
     try:
-        info = Compression(LLM(path, num_threads=threads), model, where, recipe, room, bars).run()
+        info = Compression(LLM(path, num_threads=threads), model, where, recipe, room, bars, inputs).run()
     except KeyboardInterrupt:
         typer.echo(f"\nstopped; the same command goes on from {work}", err=True)
         raise typer.Exit(INTERRUPTED) from None

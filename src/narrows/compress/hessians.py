@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,6 +59,26 @@ class Hessian:
         h *= 2 / max(self.count, 1)
         del self._sum
         return h
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A Hessian in a file, where another recipe of the same calibration finds it."""
+
+    path: Path
+
+    def finish(self) -> F32:
+        return np.load(self.path)
+
+    def keep(self, hessian: F32) -> None:
+        temporary = self.path.with_suffix(f".{os.getpid()}")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                np.save(file, hessian)
+            os.replace(temporary, self.path)
+        except OSError:  # it can be made again
+            temporary.unlink(missing_ok=True)
 
 
 def collect(

@@ -25,7 +25,7 @@ from .allocate import Cost, allocate, measure
 from .artifact import publish, tensors_of, write, write_tensors
 from .base import CompressError, Solved, Solver, relative_loss
 from .grid import Grid
-from .hessians import MATRICES, Hessian, Input, collect, input_of, passes
+from .hessians import MATRICES, Hessian, Input, Kept, collect, input_of, passes
 from .pattern import Pattern
 from .sequences import Calibration, Sequence, kept_samples, sequences
 
@@ -75,9 +75,21 @@ class Recipe:
 
 
 class Compression:
-    """One model on its way to a folder. Raises CompressError before any work when the recipe does not fit the model."""
+    """One model on its way to a folder. Raises CompressError before any work when the recipe does not fit the model.
 
-    def __init__(self, llm: LLM, name: str, out: Path, recipe: Recipe, memory: int, track: Track = untracked) -> None:
+    What matrices meet is kept in the folder `inputs`, if one is given, for other recipes of the same calibration.
+    """
+
+    def __init__(
+        self,
+        llm: LLM,
+        name: str,
+        out: Path,
+        recipe: Recipe,
+        memory: int,
+        track: Track = untracked,
+        inputs: Path | None = None,
+    ) -> None:
         if recipe.by_loss and (recipe.pattern.span or not recipe.pattern.ratio):
             raise CompressError(
                 f"--allocate loss needs --pattern unstructured: {recipe.pattern} has the same share anywhere"
@@ -95,6 +107,7 @@ class Compression:
         self.parent = {"name": name, "file": path.name, "path": str(path.resolve()), "sha256": sha256(path)}
         self.work = out.with_name(out.name + ".partial")
         self._claim({"parent": self.parent["sha256"], "narrows": version("narrows"), **recipe.record()})
+        self.inputs = inputs and inputs / self._key(self.recipe.record()["calibration"])
 
     def source(self, name: str) -> TensorSource:
         return self.sources.get(name) or self.sources["embed"]  # a tied head
@@ -148,8 +161,11 @@ class Compression:
         """Where what the model writes is kept for other recipes: samples do not depend on how many there are."""
         settings = self.recipe.record()["calibration"]
         what = {k: v for k, v in settings.items() if k not in ("source", "tokens", "text")}
-        key = json.dumps([self.parent["sha256"], version("narrows"), what])
-        return cache_dir() / "samples" / f"{xxhash.xxh3_128_hexdigest(key.encode())}.jsonl"
+        return cache_dir() / "samples" / f"{self._key(what)}.jsonl"
+
+    def _key(self, settings: dict[str, Any]) -> str:
+        key = json.dumps([self.parent["sha256"], version("narrows"), settings])
+        return xxhash.xxh3_128_hexdigest(key.encode())
 
     def _all_layers(self) -> list[int]:
         return [*range(self.spec.num_layers), *([self.spec.num_layers] if self.recipe.head else [])]
@@ -159,7 +175,7 @@ class Compression:
 
     def _layers(
         self, chosen: list[Sequence], label: str, done: Callable[[int], bool]
-    ) -> Iterator[tuple[int, dict[Input, Hessian]]]:
+    ) -> Iterator[tuple[int, dict[Input, Hessian | Kept]]]:
         """Layers that are not done, in order, and the sums of their inputs."""
         left = [layer for layer in self._all_layers() if not done(layer)]
         groups = passes(self.spec, left, self.memory)
@@ -168,17 +184,25 @@ class Compression:
                 {input_of(n, self.spec.num_layers) for n in self.names} & {(g, w) for g in group for w in range(5)}
             )
             part = f", part {i} of {len(groups)}" if len(groups) > 1 else ""
-            with self.track(f"reading inputs{part}", sum(s.num_rows for s in chosen)) as advance:
-                sums = collect(self.llm, chosen, wanted, advance)
+            sums: dict[Input, Hessian | Kept] = {key: k for key in wanted if (k := self._kept(key)) and k.path.exists()}
+            if len(sums) < len(wanted):
+                with self.track(f"reading inputs{part}", sum(s.num_rows for s in chosen)) as advance:
+                    sums = {**collect(self.llm, chosen, wanted, advance)}
             with self.track(f"{label}{part}", len(group)) as advance:
                 for layer in group:
                     yield layer, {key: sums.pop(key) for key in wanted if key[0] == layer}
                     advance(1)
 
-    def _matrices(self, layer: int, sums: dict[Input, Hessian]) -> Iterator[tuple[str, F32, F32, Any]]:
+    def _kept(self, key: Input) -> Kept | None:
+        """Where the Hessian of an input is kept, or is to be."""
+        return self.inputs and Kept(self.inputs / f"{key[0]}-{key[1]}.npy")
+
+    def _matrices(self, layer: int, sums: dict[Input, Hessian | Kept]) -> Iterator[tuple[str, F32, F32, Any]]:
         """(name, weights, Hessian, what the solver made of it) of a layer's matrices."""
         for key in list(sums):
             hessian = sums.pop(key).finish()
+            if (kept := self._kept(key)) and not kept.path.exists():
+                kept.keep(hessian)
             prepared = self.recipe.solver.prepare(hessian)
             for name in self.names:
                 if input_of(name, self.spec.num_layers) == key:

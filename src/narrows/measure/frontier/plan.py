@@ -115,6 +115,7 @@ def run(plan: Plan, work: Path, options: list[str], eval_options: list[str]) -> 
     fails, naming the variant.
     """
     work.mkdir(parents=True, exist_ok=True)
+    inputs = work / "inputs"  # of calibrations that several variants have
     for variant in plan.variants:
         key = plan.key(variant)
         result, artifact = work / f"{key}.json", work / key
@@ -123,7 +124,17 @@ def run(plan: Plan, work: Path, options: list[str], eval_options: list[str]) -> 
             if variant.compress:
                 model = str(artifact)
                 if not artifact.exists():
-                    _narrows(variant, "compress", plan.model, *variant.compress, "--out", model, *options)
+                    _narrows(
+                        variant,
+                        "compress",
+                        plan.model,
+                        *variant.compress,
+                        "--out",
+                        model,
+                        "--inputs",
+                        str(inputs),
+                        *options,
+                    )
             stack = ["--stack", variant.stack] if variant.stack else []
             measure = ["--measure", plan.measure, *stack, *options, *eval_options]
             _narrows(variant, "eval", model, *measure, "--out", str(result))
@@ -137,6 +148,7 @@ def run(plan: Plan, work: Path, options: list[str], eval_options: list[str]) -> 
             "baseline_bytes_per_token": found["bytes_per_token"]["baseline"],
             "metrics": found["metrics"],
         }
+    shutil.rmtree(inputs, ignore_errors=True)
 
 
 def _narrows(variant: Variant, *words: str) -> None:
