@@ -150,6 +150,7 @@ inline void join(const int8_t* high, const int8_t* low, int16_t* out) {
   __m256i odd = _mm256_add_epi16(_mm256_and_si256(h, _mm256_set1_epi16(short(0xff00))), _mm256_srai_epi16(l, 8));
   _mm256_storeu_si256((__m256i*)out, even);
   _mm256_storeu_si256((__m256i*)(out + 16), odd);
+  asm("" ::: "memory");  // they are broadcast from there, not out of the registers that they are in
 }
 // acc[n] += sum over i < 2 of w[2n + i] * x[i], in words
 inline I dot_words(I acc, B w, const int16_t* x) {
@@ -207,12 +208,11 @@ inline bool in_pairs(const uint8_t* masks) {  // of a unit
   return _mm256_movemask_epi8(all) == -1;
 }
 // For each lane the shuffle that picks two of four words. The lower three bits of a nibble with two bits set tell which.
-inline I picks(uint64_t mask) {
+inline I picks(const uint8_t* mask) {
   constexpr int a = 0x0100, b = 0x0302, c = 0x0504, d = 0x0706;  // the words' bytes
   __m256i which = _mm256_setr_epi32(0, d << 16 | a, d << 16 | b, b << 16 | a, d << 16 | c, c << 16 | a, c << 16 | b, 0);
   __m256i down = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
-  __m256i lo = _mm256_srlv_epi32(_mm256_set1_epi32(int(mask)), down),
-          hi = _mm256_srlv_epi32(_mm256_set1_epi32(int(mask >> 32)), down);
+  __m256i lo = _mm256_srlv_epi32(broadcast(mask), down), hi = _mm256_srlv_epi32(broadcast(mask + 4), down);
   return {_mm256_permutevar8x32_epi32(which, lo), _mm256_permutevar8x32_epi32(which, hi)};
 }
 inline B words(const uint8_t* p) {  // 32 signed bytes
@@ -225,6 +225,7 @@ inline void widen(const int8_t* high, const int8_t* low, int16_t* out) {  // 256
     __m256i l = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(low + i)));
     _mm256_storeu_si256((__m256i*)(out + i), _mm256_add_epi16(_mm256_slli_epi16(h, 8), l));
   }
+  asm("" ::: "memory");  // they are broadcast from there, not out of the registers that they are in
 }
 inline I dot_picked(I acc, B w, I picked, const int16_t* x) {  // acc[n] += w[2n] * x[i] + w[2n + 1] * x[j]
   int64_t quad;

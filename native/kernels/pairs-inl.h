@@ -15,9 +15,7 @@ inline void pairs_of_words(const uint8_t* p, const int8_t* high, const int8_t* l
   }
 #pragma GCC unroll 8
   for (int j = 0; j < 8; j++) {
-    uint64_t mask;
-    __builtin_memcpy(&mask, p + 8 * j, 8);
-    I picked = picks(mask);
+    I picked = picks(p + 8 * j);
     B w = words(p + 64 + 32 * j);
     for (int r = 0; r < R; r++) d[r] = dot_picked(d[r], w, picked, x[r] + 4 * j);
   }
