@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from narrows.cli import app
-from narrows.measure.frontier.plan import Plan, PlanError, points
+from narrows.measure.frontier.plan import Plan, PlanError, Variant, points, run
 
 PLAN = """
 model = "{model}"
@@ -39,7 +39,7 @@ def test_each_stands_for_every_combination(tmp_path: Path) -> None:
     assert [v.name for v in found.variants] == ["int8", "int4", "2:4 int8, 64", "2:4 int8, 64"]
     assert [v.stack for v in found.variants] == ["weights=int8", "weights=int4", "", ""]
     assert found.variants[3].compress[-1] == "1"
-    assert len({found.key(v) for v in found.variants}) == 4
+    assert len({found.result(v) for v in found.variants}) == 4
 
 
 def test_a_result_is_of_its_model_and_measures(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_result_is_of_its_model_and_measures(tmp_path: Path) -> None:
     plans = [
         Plan.read(plan(tmp_path, t)) for t in (text, text.replace('"m"', '"n"'), text.replace("chunks=2", "chunks=3"))
     ]
-    assert len({p.key(v) for p in plans for v in p.variants}) == 6
+    assert len({p.result(v) for p in plans for v in p.variants}) == 6
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,27 @@ def test_the_frontier_is_what_no_other_beats_in_both() -> None:
     assert found["spread"]["value"] == pytest.approx(0.2)
     higher = points([row("big", 8, 0.1, "higher"), row("small", 4, 0.4, "higher")], "kl", "mean")
     assert [p["name"] for p in higher if p["beaten_by"] is None] == ["small"]
+
+
+def test_a_recipe_is_made_once_for_several_stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def narrows(variant: Variant, command: str, *words: str) -> None:
+        said.append(f"{command} {variant.name}")
+        out = Path(words[words.index("--out") + 1])
+        if command == "compress":
+            out.mkdir()
+        else:
+            assert Path(words[0]).is_dir()
+            size = {"candidate": 1, "baseline": 1}
+            out.write_text(json.dumps({"bytes_per_token": size, "metrics": []}))
+
+    monkeypatch.setattr("narrows.measure.frontier.plan._narrows", narrows)
+    made, other = ("--pattern", "2:4"), ("--pattern", "4:8")
+    variants = Variant("a", "weights=sparse", made), Variant("b", "", other), Variant("c", "prefill=dense", made)
+    assert len(list(run(Plan("m", "kl", variants), tmp_path, [], []))) == 3
+    assert said == ["compress a", "eval a", "compress b", "eval b", "eval c"]
+    assert all(p.suffix == ".json" for p in tmp_path.iterdir())
 
 
 def test_from_a_plan_to_a_result(tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from narrows.measure import bandwidth, provenance
 from narrows.measure.decode import Bench, decode, prefill
-from narrows.measure.samples import Samples, time_repeats
+from narrows.measure.samples import Samples, in_turn
 from narrows.types import F32, I32, ForwardBatch, ForwardOutput
 
 PAGE = 16
@@ -49,7 +49,7 @@ def bench(max_batch: int, max_context: int) -> Bench:
 
 
 def test_decode_rows_carry_the_bytes_of_their_own_context_and_batch() -> None:
-    rows = list(decode(bench(4, 44), contexts=[40, 0], batches=[1, 4], argmax=argmax, steps=4, repeats=3))
+    rows = list(decode({"": bench(4, 44)}, contexts=[40, 0], batches=[1, 4], argmax=argmax, steps=4, repeats=3))
     assert [(r["context"], r["batch"]) for r in rows] == [(0, 1), (0, 4), (40, 1), (40, 4)]
     assert [r["weight_bytes_per_token"] for r in rows] == [1000, 250, 1000, 250]
     assert [r["kv_bytes_per_token"] for r in rows] == [
@@ -67,9 +67,23 @@ def test_decode_rows_carry_the_bytes_of_their_own_context_and_batch() -> None:
         assert json.loads(json.dumps(row)) == row
 
 
+def test_several_stacks_take_turns() -> None:
+    order: list[str] = []
+    benches = {name: bench(1, 8) for name in ("a", "b")}
+    for name, b in benches.items():
+        b.step = lambda *args, name=name, step=b.step, **kw: (order.append(name), step(*args, **kw))[1]  # type: ignore[method-assign]
+    rows = list(decode(benches, contexts=[0], batches=[1], argmax=argmax, steps=2, repeats=2))
+    assert order == ["a", "a", "b", "b"] * 3  # one round that does not count
+    assert [(row["stack"], row["context"], row["batch"]) for row in rows] == [("a", 0, 1), ("b", 0, 1)]
+    assert rows[0]["ratio"] == {"median": 1, "min": 1, "max": 1}
+    speeds = [row["tokens_per_second"] for row in rows]
+    assert speeds[1]["min"] / speeds[0]["max"] <= rows[1]["ratio"]["median"] <= speeds[1]["max"] / speeds[0]["min"]
+    assert Samples((2.0, 4.0)).over(Samples((1.0, 8.0))).values == (0.5, 2.0)
+
+
 def test_prefill_reads_the_prompt_once_in_chunks() -> None:
     b = bench(1, 100)
-    [row] = prefill(b, tokens=[100], repeats=1, chunk=32)
+    [row] = prefill({"": b}, tokens=[100], repeats=1, chunk=32)
     assert row["tokens"] == 100
     assert row["weight_bytes_per_token"] == 4 * 1000 / 100
     assert [len(x.tokens) for x in b.model.batches] == [32, 32, 32, 4] * 2  # type: ignore[attr-defined]
@@ -91,11 +105,11 @@ def test_samples_report_median_and_range() -> None:
 
 def test_warmup_does_not_count() -> None:
     calls: list[int] = []
-    samples = time_repeats(lambda: calls.append(1), repeats=3, warmup=2)
+    [samples] = in_turn([lambda: calls.append(1)], repeats=3, warmup=2)
     assert len(samples.values) == 3
     assert len(calls) == 5
     with pytest.raises(ValueError, match="repeats is 0"):
-        time_repeats(lambda: None, repeats=0)
+        in_turn([lambda: None], repeats=0)
 
 
 def test_bound_is_bandwidth_over_bytes() -> None:

@@ -42,7 +42,7 @@ def test_a_lossless_stack_needs_no_quality(model: Path) -> None:
 
 def test_a_lossy_stack_shows_its_figures(model: Path) -> None:
     other_scheduler = Stack.parse("weights=int4 scheduler=continuous:budget=64")
-    assert quality_of(other_scheduler, model, evaluated(model)) == [FIGURE]
+    assert quality_of(other_scheduler, model, [evaluated(model)]) == [FIGURE]
     assert line([FIGURE]) == "quality: kl mean 0.0123"
 
 
@@ -62,7 +62,7 @@ def test_a_lossy_stack_without_quality_names_the_command(model: Path) -> None:
 )
 def test_another_quality_is_refused(model: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(HonestyError, match=message):
-        quality_of(INT4, model, evaluated(model, **changes))
+        quality_of(INT4, model, [evaluated(model, **changes)])
 
 
 @pytest.mark.parametrize("size", [None, 0, {"candidate": 1, "baseline": None}, {"candidate": -1, "baseline": 1}])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,23 @@ from narrows.measure.peers.cli import peers
 
 if TYPE_CHECKING:
     from narrows.measure.decode import Bench
+    from narrows.stack import Stack
 
 app = typer.Typer(help="Measure this machine, and how close a model comes to it.", no_args_is_help=True)
 
 Model = Annotated[str, typer.Argument(help="A short name, a .gguf file, a model directory, or a Hugging Face id.")]
 Weights = Annotated[str | None, typer.Option(help="Weight format, instead of the stack's; auto keeps the file's own.")]
 StackLine = Annotated[str, typer.Option(help='Parts to use, e.g. "weights=int4".')]
-Quality = Annotated[Path | None, typer.Option(help="Result of `narrows eval`, which a lossy stack needs.")]
+StackLines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--stack", help='Parts to use, e.g. "weights=int4"; several take turns, for the ratio of their speeds.'
+    ),
+]
+Qualities = Annotated[
+    list[Path] | None,
+    typer.Option("--quality", help="Result of `narrows eval`, which a lossy stack needs; may be repeated."),
+]
 ThreadList = Annotated[
     str | None, typer.Option("--threads", "-t", help="Thread counts, e.g. 1,2 (default: all cores).")
 ]
@@ -64,7 +74,8 @@ def bandwidth(
 
 @app.command(
     epilog="Examples:\n\nnarrows bench decode smollm2 --context 0,4096,32768 --batch 1,8,32 --plot decode.png\n\n"
-    "narrows bench decode smollm2 --stack weights=int4 --quality eval-int4.json"
+    "narrows bench decode smollm2 --stack weights=int4 --quality eval-int4.json\n\n"
+    "narrows bench decode smollm2-2of4-int8-generated --stack weights=dense --stack weights=sparse --quality eval.json"
 )
 def decode(
     model: Model,
@@ -72,9 +83,9 @@ def decode(
     batch: Annotated[str, typer.Option(help="Requests that decode together, e.g. 1,8,16.")] = "1",
     steps: Annotated[int, typer.Option(min=1, max=4096, help="Tokens each request decodes in a run.")] = 16,
     threads: ThreadList = None,
-    stack: StackLine = "",
+    stack: StackLines = None,
     weights: Weights = None,
-    quality: Quality = None,
+    quality: Qualities = None,
     repeats: Repeats = 5,
     as_json: Json = False,
     out: Out = None,
@@ -85,7 +96,7 @@ def decode(
     from narrows import _native
     from narrows.measure import decode as bench
 
-    def measured(opened: Bench) -> Iterator[dict[str, Any]]:
+    def measured(opened: Mapping[str, Bench]) -> Iterator[dict[str, Any]]:
         return bench.decode(
             opened, contexts=contexts, batches=batches, argmax=_native.argmax, steps=steps, repeats=repeats
         )
@@ -99,9 +110,9 @@ def prefill(
     model: Model,
     tokens: Annotated[str, typer.Option(help="Prompt lengths, e.g. 128,512.")] = "512",
     threads: ThreadList = None,
-    stack: StackLine = "",
+    stack: StackLines = None,
     weights: Weights = None,
-    quality: Quality = None,
+    quality: Qualities = None,
     repeats: Repeats = 3,
     as_json: Json = False,
     out: Out = None,
@@ -111,7 +122,7 @@ def prefill(
     counts = numbers(tokens, "--tokens", at_least=1)
     from narrows.measure import decode as bench
 
-    def measured(opened: Bench) -> Iterator[dict[str, Any]]:
+    def measured(opened: Mapping[str, Bench]) -> Iterator[dict[str, Any]]:
         return bench.prefill(opened, tokens=counts, repeats=repeats)
 
     room = Room(1, max(counts), len(counts))
@@ -228,65 +239,77 @@ class Room:
 def _bench_model(
     kind: str,
     model: str,
-    measured: Callable[[Bench], Iterator[dict[str, Any]]],
+    measured: Callable[[Mapping[str, Bench]], Iterator[dict[str, Any]]],
     room: Room,
     threads: str | None,
-    stack_line: str,
+    lines: list[str] | None,
     weights: str | None,
-    quality: Path | None,
+    qualities: list[Path] | None,
     as_json: bool,
     out: Path | None,
     plot: Path | None,
 ) -> None:
-    """Measures a model with each number of threads."""
-    from narrows.loader import load
+    """Measures a model with each number of threads, in several stacks in turn."""
+    from narrows.machine import default_threads
     from narrows.measure import honesty
     from narrows.measure.bandwidth import measure
     from narrows.measure.conditions import BESIDE_BYTES, BESIDE_READS, under_conditions
-    from narrows.measure.decode import Bench
     from narrows.measure.output import with_bar
     from narrows.models.hub import resolve
-    from narrows.native import PAGE_SIZE
     from narrows.stack import Stack
 
-    counts = numbers(threads, "--threads", at_least=1) if threads else [None]
-    pages = room.max_batch * -(-room.max_context // PAGE_SIZE)
-    path, stack = resolve(model), Stack.parse(stack_line)
-    stack = replace(stack, weights=weights or stack.weights)
-    stack.check()
-    if stack.draft is not None:
-        raise ValueError("decode and prefill drive the model directly and draft nothing: leave draft out of --stack")
-    figures = honesty.quality_of(stack, path, quality)
+    counts = numbers(threads, "--threads", at_least=1) if threads else [default_threads()[0]]
+    path, stacks = resolve(model), [Stack.parse(line) for line in lines or [""]]
+    stacks = [replace(stack, weights=weights or stack.weights) for stack in stacks]
+    for stack in stacks:
+        stack.check()
+        if stack.draft is not None:
+            raise ValueError(
+                "decode and prefill drive the model directly and draft nothing: leave draft out of --stack"
+            )
+    if len(set(stacks)) < len(stacks):
+        raise ValueError("--stack gives the same stack twice")
+    figures = [honesty.quality_of(stack, path, qualities) for stack in stacks]
 
     def rows() -> Iterator[dict[str, Any]]:
         for count in counts:
-            loaded = load(path, stack, num_threads=count)
-            if loaded.model.num_pages < pages:  # more than a server would take by itself
-                size = pages * PAGE_SIZE * loaded.model.kv_bytes_per_token
-                loaded = load(path, stack, num_threads=count, kv_cache_bytes=size)
-            bench = Bench(
-                loaded.engine.model,
-                vocab_size=loaded.spec.vocab_size,
-                page_size=PAGE_SIZE,
-                max_batch=room.max_batch,
-                max_context=room.max_context,
-            )
-            used = loaded.model.num_threads
-            read = partial(measure, used, num_bytes=BESIDE_BYTES, repeats=BESIDE_READS)
-            for row in under_conditions(measured(bench), read):
-                yield {"threads": used, **row}
+            benches = {str(stack): _open(path, stack, count, room) for stack in stacks}
+            read = partial(measure, count, num_bytes=BESIDE_BYTES, repeats=BESIDE_READS)
+            for row in under_conditions(measured(benches), read):
+                yield {"threads": count, **row}
 
-    facts: dict[str, Any] = {"weights": stack.weights, "stack": str(stack)}
-    if figures:
-        facts["quality"] = figures
-    done = list(with_bar(rows(), len(counts) * room.num_rows, kind))
+    facts: dict[str, Any] = {"weights": stacks[0].weights, "stack": " | ".join(map(str, stacks))}
+    if any(figures):
+        facts["quality"] = figures[0] if len(figures) == 1 else dict(zip(map(str, stacks), figures, strict=True))
+    done = list(with_bar(rows(), len(counts) * len(stacks) * room.num_rows, kind))
     result = _report(kind, done, as_json, out, model=path, facts=facts)
-    if figures and not as_json:
-        typer.echo(honesty.line(figures))
+    if not as_json:
+        for stack, found in zip(stacks, figures, strict=True):
+            if found:
+                typer.echo((f"{stack}: " if len(stacks) > 1 else "") + honesty.line(found))
     if plot is not None:
         from narrows.measure.plot import speeds
 
         speeds(result, plot)
+
+
+def _open(path: Path, stack: Stack, threads: int, room: Room) -> Bench:
+    from narrows.loader import load
+    from narrows.measure.decode import Bench
+    from narrows.native import PAGE_SIZE
+
+    pages = room.max_batch * -(-room.max_context // PAGE_SIZE)
+    loaded = load(path, stack, num_threads=threads)
+    if loaded.model.num_pages < pages:  # more than a server would take by itself
+        size = pages * PAGE_SIZE * loaded.model.kv_bytes_per_token
+        loaded = load(path, stack, num_threads=threads, kv_cache_bytes=size)
+    return Bench(
+        loaded.engine.model,
+        vocab_size=loaded.spec.vocab_size,
+        page_size=PAGE_SIZE,
+        max_batch=room.max_batch,
+        max_context=room.max_context,
+    )
 
 
 def numbers(text: str, option: str, *, at_least: int) -> list[int]:

@@ -8,8 +8,8 @@ from typing import Any
 
 KEYS = {  # what names a row, by kind of result
     "bandwidth": ("threads",),
-    "decode": ("threads", "context", "batch"),
-    "prefill": ("threads", "tokens"),
+    "decode": ("threads", "stack", "context", "batch"),
+    "prefill": ("threads", "stack", "tokens"),
     "peers": ("case", "system"),
 }
 FACTS = (("cpu",), ("isa",), ("threads",), ("model", "sha256"))  # of the provenance; a ratio across them says little
@@ -85,11 +85,11 @@ def show(compared: dict[str, Any]) -> None:
 
 
 def _name(kind: str, row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[key] for key in KEYS[kind])
+    return tuple(row.get(key, "") if key == "stack" else row[key] for key in KEYS[kind])  # given when there are several
 
 
 def _words(kind: str, name: tuple[Any, ...]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in zip(KEYS[kind], name, strict=True))
+    return ", ".join(f"{key} {value}" for key, value in zip(KEYS[kind], name, strict=True) if value != "")
 
 
 def _speed(row: dict[str, Any]) -> dict[str, float]:

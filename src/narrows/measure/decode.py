@@ -5,12 +5,13 @@ The model is driven directly with the engine's own batches; greedy choice is par
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-from narrows.measure.samples import Samples, time_repeats
+from narrows.measure.samples import Samples, in_turn
 from narrows.types import F32, I32, ForwardBatch, ForwardOutput
 
 CHUNK = 512  # tokens per forward while a context is being filled
@@ -72,7 +73,7 @@ class Bench:
 
 
 def decode(
-    bench: Bench,
+    benches: Mapping[str, Bench],
     *,
     contexts: Iterable[int],
     batches: Iterable[int],
@@ -80,41 +81,59 @@ def decode(
     steps: int = 16,
     repeats: int = 5,
 ) -> Iterator[dict[str, Any]]:
-    """One row for each context length and batch size: `repeats` runs of `steps` greedy tokens from that context.
+    """For each context length and batch size a row of each bench: `repeats` runs of `steps` greedy tokens from there.
 
-    Rows carry tokens/s of the whole batch, seconds per step, bytes per token, and bytes/s.
+    Rows carry tokens/s of the whole batch, seconds per step, bytes per token, and bytes/s; those of several benches,
+    which take turns, the `stack`, and the `ratio` of its speed to that of the first.
     """
     filled = 0
     for context in sorted(set(contexts)):
-        bench.fill(filled, context)
+        for bench in benches.values():
+            bench.fill(filled, context)
         filled = context
         for batch in batches:
-            read = _Bytes()
 
-            def run(batch: int = batch, context: int = context, read: _Bytes = read) -> None:
-                read.clear()
+            def run(bench: Bench, read: _Bytes, batch: int = batch, context: int = context) -> None:
                 for i in range(steps):
                     out = bench.step(batch, context + i, 1)
                     argmax(out.logits)
                     read.add(out)
 
-            seconds = time_repeats(run, repeats=repeats)
-            yield {"context": context, "batch": batch} | _row(seconds, steps, batch, read)
+            for row in _rows(benches, run, repeats, steps, batch):
+                yield {"context": context, "batch": batch} | row
 
 
-def prefill(bench: Bench, *, tokens: Iterable[int], repeats: int = 3, chunk: int = CHUNK) -> Iterator[dict[str, Any]]:
-    """One row for each prompt length: one request reads that many tokens from an empty context, `chunk` at a time."""
+def prefill(
+    benches: Mapping[str, Bench], *, tokens: Iterable[int], repeats: int = 3, chunk: int = CHUNK
+) -> Iterator[dict[str, Any]]:
+    """For each prompt length a row of each bench: one request reads so many tokens from an empty context, `chunk` at a
+    time.
+    """
     for count in tokens:
-        read = _Bytes()
-        starts = range(0, count, chunk)
 
-        def run(count: int = count, starts: range = starts, read: _Bytes = read) -> None:
-            read.clear()
-            for start in starts:
+        def run(bench: Bench, read: _Bytes, count: int = count) -> None:
+            for start in range(0, count, chunk):
                 read.add(bench.step(1, start, min(chunk, count - start), prompt=True))
 
-        seconds = time_repeats(run, repeats=repeats)
-        yield {"tokens": count} | _row(seconds, 1, count, read)
+        for row in _rows(benches, run, repeats, 1, count):
+            yield {"tokens": count} | row
+
+
+def _rows(
+    benches: Mapping[str, Bench], run: Callable[[Bench, _Bytes], None], repeats: int, steps: int, tokens_per_step: int
+) -> Iterator[dict[str, Any]]:
+    """The row of each bench, of runs that take turns."""
+    reads = [_Bytes() for _ in benches]
+
+    def body(bench: Bench, read: _Bytes) -> None:
+        read.clear()
+        run(bench, read)
+
+    bodies = [partial(body, bench, read) for bench, read in zip(benches.values(), reads, strict=True)]
+    times = in_turn(bodies, repeats=repeats)
+    for name, seconds, read in zip(benches, times, reads, strict=True):
+        row = _row(seconds, steps, tokens_per_step, read)
+        yield {"stack": name, **row, "ratio": seconds.over(times[0]).json()} if len(times) > 1 else row
 
 
 class _Bytes:

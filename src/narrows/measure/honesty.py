@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,18 +20,29 @@ class HonestyError(ValueError):
     """A figure that may not be shown alone; the message names what is missing and the command that makes it."""
 
 
-def quality_of(stack: Stack, model: Path, quality: Path | None) -> list[dict[str, Any]]:
+def quality_of(stack: Stack, model: Path, qualities: Sequence[Path] | None) -> list[dict[str, Any]]:
     """The key figures to show beside a speed of `stack`: none for a lossless one of a model that is not compressed.
 
-    A lossy stack needs `quality`, a result of ``narrows eval`` for the same model file and the same lossy parts.
-    Raises HonestyError when there is none, or it is another's, or has no bytes per token.
+    A lossy stack needs one of `qualities`, results of ``narrows eval``, for the same model file and the same lossy
+    parts. Raises HonestyError when there is none, or it is another's, or has no bytes per token.
     """
     if stack.lossless and not is_compressed(model):
         return []
     make = f'narrows eval {model.name} --stack "{stack}" --out FILE'
-    if quality is None:
+    if not qualities:
         what = "a compressed model" if is_compressed(model) else stack
         raise HonestyError(f"{what} is lossy: its speed is shown beside its quality only; {make}, then --quality FILE")
+    refusal = None
+    for quality in qualities:
+        try:
+            return _figures(stack, model, quality, make)
+        except HonestyError as error:
+            refusal = refusal or error
+    assert refusal is not None
+    raise refusal
+
+
+def _figures(stack: Stack, model: Path, quality: Path, make: str) -> list[dict[str, Any]]:
     try:
         result = json.loads(quality.read_text())
         sha256, line, metrics = result["provenance"]["model"]["sha256"], result["stack"], result["metrics"]

@@ -56,6 +56,7 @@ def _megabytes(value: float) -> str:
 # What a table shows of a row, in this order; JSON has the rest.
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "threads": ("threads", str),
+    "stack": ("stack", str),
     "draft": ("draft", str),
     "context": ("context", str),
     "format": ("format", str),
@@ -63,6 +64,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "tokens": ("prompt", str),
     "gigabytes_per_second": ("GB/s", _range),
     "tokens_per_second": ("tokens/s", _range),
+    "ratio": ("over the first", _range),
     "plain_ratio": ("over plain", _range),
     "acceptance_length": ("tokens/forward", "{:.2f}".format),
     "draft_share": ("drafting", "{:.0%}".format),

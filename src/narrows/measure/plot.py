@@ -11,20 +11,21 @@ COLORS = {"llama.cpp": "#d08c2f", "vLLM": "#5b7fb5", "OpenVINO": "#6a9a6a", "tra
 def speeds(result: dict[str, Any], out: Path) -> None:
     """Of `bench decode` or `prefill`: tokens/s by context or prompt length, with the range over repeats.
 
-    A line per threads and batch; dashed, in its color, the bandwidth bound of the same bytes.
+    A line per threads, batch and stack; dashed, in its color, the bandwidth bound of the same bytes.
     """
     prompt = result["kind"] == "prefill"
     at = "tokens" if prompt else "context"
     drawn, axes = figure()
-    lines: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    lines: dict[tuple[int, int, str], list[dict[str, Any]]] = {}
     for row in result["rows"]:
-        lines.setdefault((row["threads"], row.get("batch", 1)), []).append(row)
-    for (threads, batch), line in lines.items():
+        lines.setdefault((row["threads"], row.get("batch", 1), row.get("stack", "")), []).append(row)
+    for (threads, batch, stack), line in lines.items():
         line = sorted(line, key=lambda row: row[at])
         places = [row[at] for row in line]
         low, median, high = ([row["tokens_per_second"][key] for row in line] for key in ("min", "median", "max"))
         spread = [[m - x for m, x in zip(median, low, strict=True)], [x - m for m, x in zip(median, high, strict=True)]]
         label = _count(threads, "thread") + ("" if prompt else f", {_count(batch, 'request')}")
+        label += f", {stack}" if stack else ""
         bars = axes.errorbar(places, median, yerr=spread, marker="o", markersize=4, capsize=3, label=label)
         color = bars.lines[0].get_color()
         bounds = [m / row["bandwidth_share"] for m, row in zip(median, line, strict=True)]

@@ -80,10 +80,17 @@ class Plan:
             raise PlanError(f"{path}: two variants are the same")
         return cls(table["model"], table["measure"], tuple(variants))
 
-    def key(self, variant: Variant) -> str:
-        """Of a variant's files in the folder of the work: all that its result depends on."""
-        what = (self.model, self.measure, variant.stack, variant.compress)
-        return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
+    def result(self, variant: Variant) -> str:
+        """Name of a variant's result in the folder of the work, by all that it depends on."""
+        return f"{_key(self.model, self.measure, variant.stack, variant.compress)}.json"
+
+    def artifact(self, variant: Variant) -> str:
+        """Name of the model that a variant's words of `narrows compress` make."""
+        return _key(self.model, variant.compress)
+
+
+def _key(*what: Any) -> str:
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
 
 
 def _variants(where: str, entry: Any, data: Path | None) -> Iterator[Variant]:
@@ -116,28 +123,17 @@ def run(plan: Plan, work: Path, options: list[str], eval_options: list[str]) -> 
     """
     work.mkdir(parents=True, exist_ok=True)
     inputs = work / "inputs"  # of calibrations that several variants have
-    for variant in plan.variants:
-        key = plan.key(variant)
-        result, artifact = work / f"{key}.json", work / key
+    for i, variant in enumerate(plan.variants, 1):
+        result, artifact = work / plan.result(variant), work / plan.artifact(variant)
         if not result.exists():
-            model = plan.model
-            if variant.compress:
-                model = str(artifact)
-                if not artifact.exists():
-                    _narrows(
-                        variant,
-                        "compress",
-                        plan.model,
-                        *variant.compress,
-                        "--out",
-                        model,
-                        "--inputs",
-                        str(inputs),
-                        *options,
-                    )
+            if variant.compress and not artifact.exists():
+                where = ["--out", str(artifact), "--inputs", str(inputs)]
+                _narrows(variant, "compress", plan.model, *variant.compress, *where, *options)
+            model = str(artifact) if variant.compress else plan.model
             stack = ["--stack", variant.stack] if variant.stack else []
             measure = ["--measure", plan.measure, *stack, *options, *eval_options]
             _narrows(variant, "eval", model, *measure, "--out", str(result))
+        if not any(v.compress == variant.compress for v in plan.variants[i:]):
             shutil.rmtree(artifact, ignore_errors=True)
         found = json.loads(result.read_text())
         yield {

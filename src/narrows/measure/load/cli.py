@@ -88,7 +88,7 @@ def serve(
 
     path = resolve(model) if model else None
     parts = Stack.parse(stack)
-    figures = honesty.quality_of(parts, path, quality) if path else []
+    figures = honesty.quality_of(parts, path, [quality] if quality else None) if path else []
     settings: dict[str, Any] = {"trace": trace and Path(trace).name, "scale": scale, "lengths": lengths, "seed": seed}
     settings |= {} if trace else {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
     facts: dict[str, Any] = {"settings": settings | {"rate": "inf" if rate == float("inf") else rate}}

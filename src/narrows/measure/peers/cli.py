@@ -53,7 +53,7 @@ def peers(
     from narrows.stack import Stack
 
     picked, path = parse_cases(cases), resolve(model)
-    figures = honesty.quality_of(Stack.parse(stack), path, quality)
+    figures = honesty.quality_of(Stack.parse(stack), path, [quality] if quality else None)
     setup = Setup(
         model=path,
         threads=threads or default_threads()[0],
