@@ -11,10 +11,11 @@ import numpy as np
 
 from narrows.engine import Engine, StepResult
 from narrows.kv.pool import KvPool
+from narrows.native import Chained
 from narrows.sampling import SamplingParams
 from narrows.schedulers.base import Scheduler
 from narrows.schedulers.continuous import Continuous
-from narrows.types import F32, ForwardBatch, ForwardOutput, Request
+from narrows.types import F32, I32, ForwardBatch, ForwardOutput, Request
 from narrows.verifiers.base import Verifier
 from narrows.verifiers.greedy import Greedy
 
@@ -61,6 +62,42 @@ class FakeModel:
                     rows[t] = logits_after(np.concatenate([seen[:start], seen[path[::-1]]]))
         logits = np.stack([rows[t] for t in batch.logit_rows]) if len(batch.logit_rows) else np.empty((0, VOCAB), "f4")
         return ForwardOutput(logits, weight_bytes=1000, kv_bytes=int(batch.context_lens.sum()), seconds=1e-6)
+
+    def draft_chain(self, *args: Any) -> Chained:
+        return chain_by_forwards(lambda batch, _: self.forward(batch), *args)
+
+
+def chain_by_forwards(
+    forward: Callable[[ForwardBatch, F32 | None], ForwardOutput],
+    tokens: I32,
+    context_lens: I32,
+    page_table: I32,
+    counts: I32,
+    ends: I32,
+    ids: I32 | None = None,
+    features: F32 | None = None,
+) -> Chained:
+    """What `NativeModel.draft_chain` is to do, one forward and one request at a time."""
+    drafted, logprobs = np.zeros((len(tokens), counts.max()), np.int32), np.zeros((len(tokens), counts.max()), "f4")
+    lengths, num_bytes = np.zeros(len(tokens), np.int32), 0
+    own = np.zeros((0, 0), "f4") if features is None else features.copy()
+    for b, (token, read) in enumerate(zip(tokens.tolist(), context_lens.tolist(), strict=True)):
+        while lengths[b] < counts[b] and not (lengths[b] and token in ends):
+            one = (np.array([x], np.int32) for x in (token, read))
+            batch = ForwardBatch(
+                *one, np.array([0, 1], "i4"), np.array([read + 1], "i4"), page_table[b : b + 1], np.zeros(1, "i4")
+            )
+            out = forward(batch, None if features is None else own[b : b + 1])
+            num_bytes += out.weight_bytes + out.kv_bytes
+            row, read = out.logits[0].astype(float), read + 1
+            at, place = int(row.argmax()), lengths[b]
+            token = at if ids is None else int(ids[at])
+            drafted[b, place], logprobs[b, place] = token, -np.log(np.exp(row - row.max()).sum())
+            lengths[b] += 1
+            if features is not None:
+                assert out.hidden is not None
+                own[b] = out.hidden[0]
+    return Chained(drafted, logprobs, lengths, own, num_bytes)
 
 
 def make_engine(
@@ -119,4 +156,15 @@ def random_prompt(rng: np.random.Generator, low: int = 1, high: int = 40) -> lis
     return rng.integers(VOCAB, size=int(rng.integers(low, high + 1))).tolist()
 
 
-__all__ = ["VOCAB", "FakeModel", "Request", "drain", "expected", "generate", "make_engine", "outputs", "random_prompt"]
+__all__ = [
+    "VOCAB",
+    "FakeModel",
+    "Request",
+    "chain_by_forwards",
+    "drain",
+    "expected",
+    "generate",
+    "make_engine",
+    "outputs",
+    "random_prompt",
+]

@@ -47,5 +47,7 @@ Matrix to_matrix(nb::handle o, const std::string& name);
 
 // Packing, unpacking and multiplying: the part of the module that knows no model.
 void bind_weights(nb::module_& m);
+// The class Model.
+void bind_model(nb::module_& m);
 
 }  // namespace narrows

@@ -164,6 +164,30 @@ class Model:
         float32 [rows, width]. Inputs are 0 q/k/v, 1 o, 2 gate/up, 3 down, 4 head (of the layer after the last).
         """
 
+    def draft_chain(
+        self,
+        tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        context_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        page_table: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+        counts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        ends: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)]
+        | None = None,
+        features: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)]
+        | None = None,
+    ) -> tuple[
+        Annotated[NDArray[numpy.int32], dict(shape=(None, None))],
+        Annotated[NDArray[numpy.float32], dict(shape=(None, None))],
+        Annotated[NDArray[numpy.int32], dict(shape=(None,))],
+        Annotated[NDArray[numpy.float32], dict(shape=(None, None))],
+    ]:
+        """
+        Reads a token of each request, takes the likeliest to follow it, reads that, and so on: counts [B] of them, or
+        up to one of `ends`. context_lens [B] are before the first; logits are of `ids`. Returns tokens [B, K],
+        log-probabilities [B, K], how many there are [B], and a drafting head's own states behind what it read last
+        [B, H].
+        """
+
     @property
     def weight_bytes(self) -> int: ...
     @property

@@ -60,17 +60,22 @@ def assemble(spans: Sequence[Span]) -> ForwardBatch:
         for row, parent in enumerate(parents.tolist()):
             if parent >= 0:
                 positions[row] = positions[parent] + 1
-    held = [span.cursor.pages for span in spans]
-    page_table = np.zeros((len(spans), max(map(len, held))), np.int32)
-    for row, pages in zip(page_table, held, strict=True):
-        row[: len(pages)] = pages
+    pages = page_table([span.cursor for span in spans])
     context_lens, logit_rows = starts + counts, _last(cu_seqlens, [span.num_logits for span in spans])
     prompt_rows = np.clip(np.fromiter((s.num_prompt for s in spans), np.int32, len(spans)) - starts, 0, counts)
     hidden = [span.num_final for span in spans]
     final_rows = _last(cu_seqlens, hidden) if any(hidden) else None
     return ForwardBatch(
-        tokens, positions, cu_seqlens, context_lens, page_table, logit_rows, parents, prompt_rows, final_rows
+        tokens, positions, cu_seqlens, context_lens, pages, logit_rows, parents, prompt_rows, final_rows
     )
+
+
+def page_table(cursors: Sequence[Cursor]) -> I32:
+    """The pages of each cursor, [B, P]."""
+    table = np.zeros((len(cursors), max(len(cursor.pages) for cursor in cursors)), np.int32)
+    for row, cursor in zip(table, cursors, strict=True):
+        row[: len(cursor.pages)] = cursor.pages
+    return table
 
 
 def _last(cu_seqlens: I32, counts: Sequence[int]) -> I32:

@@ -37,6 +37,17 @@ class _Chain:
     num_leaves: int = 0  # wanted beside them
     leaves: list[tuple[float, int, int]] = field(default_factory=list)  # -log q of its path, place in the chain, token
 
+    @property
+    def plain(self) -> bool:
+        """Each token is the likeliest, and nothing else is wanted: the core drafts by itself."""
+        params, num_output = self.ask.request.params, len(self.known) - self.ask.request.num_prompt
+        return params.greedy and not self.num_leaves and not adjusts(params, num_output)
+
+    def extend(self, tokens: Sequence[int], logprobs: Sequence[float]) -> None:
+        self.known += tokens
+        self.tokens += tokens
+        self.logprobs += logprobs
+
     def draft(self, vocab_size: int) -> Draft | None:
         """What was drafted, the chain first; a leaf was not drawn by chance."""
         if not self.tokens:
@@ -77,7 +88,12 @@ def draft_chains(
             caught_up = reader.cursor(chain.ask.request).num_read == len(chain.known)
             if caught_up and _append(chain, row, reader.ids, tools):
                 going.append((chain, chain.known[-1:]))
-        behind = going
+        plain = [chain for chain, _ in going if chain.plain]
+        if plain:
+            left = [(chain.ask.request, chain.known[-1], chain.length - len(chain.tokens)) for chain in plain]
+            for chain, (found, logprobs) in zip(plain, reader.follow(left, tools.end_ids), strict=True):
+                chain.extend(found, logprobs)
+        behind = [(chain, unread) for chain, unread in going if not chain.plain]
     return [chain.draft(tools.vocab_size) for chain in chains]
 
 
@@ -109,9 +125,7 @@ def _append(chain: _Chain, logits: F32, ids: I32 | None, tools: Tools) -> bool:
             (before + total - float(row[0, i]), len(chain.tokens), t) for i, t in zip(others, tokens, strict=True)
         ]
     token = at if ids is None else int(ids[at])
-    chain.known.append(token)
-    chain.tokens.append(token)
-    chain.logprobs.append(logprob)
+    chain.extend([token], [logprob])
     return len(chain.tokens) < chain.length and token not in tools.end_ids
 
 

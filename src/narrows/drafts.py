@@ -18,7 +18,7 @@ from .kv.pool import KvPool
 from .methods import StackError
 from .models import hub
 from .native import PAGE_SIZE, NativeModel
-from .reader import Reader
+from .reader import DraftReader
 from .text import Tokenizer, load_tokenizer
 from .types import I32, ModelSpec
 from .weights import Format, Packed
@@ -39,7 +39,7 @@ class ModelDraft:
     spec: ModelSpec
     layers: Sequence[int] | None = None  # of the target
 
-    def reader(self, target: NativeModel, codec: str, cache: bool) -> Reader:
+    def reader(self, target: NativeModel, codec: str, cache: bool) -> DraftReader:
         """Loads it, with as many pages as the target has."""
         threads, weights = target.num_threads, self.source.weights
         shared = self.layers is not None and weights == "auto"
@@ -48,7 +48,9 @@ class ModelDraft:
             tensors = _layers_of(tensors, self.layers)
         native = NativeModel(self.spec, tensors, target.num_pages, threads)
         identity = f"{self.files.identity} {self.source}"
-        return Reader(str(self.source), native, KvPool(target.num_pages, PAGE_SIZE, identity=identity, codec=codec))
+        return DraftReader(
+            str(self.source), native, KvPool(target.num_pages, PAGE_SIZE, identity=identity, codec=codec)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class HeadDraft:
         head = open_head(find_head(source.name, (target.path, target.ckpt.path), places), target.spec)
         return cls(source, target, _only(target.spec, [target.spec.num_layers - 1]), head)
 
-    def reader(self, target: NativeModel, codec: str, cache: bool) -> Reader:
+    def reader(self, target: NativeModel, codec: str, cache: bool) -> DraftReader:
         """Loads it, with as many pages as the target has."""
         head, tensors = self.head, target.tensors
         matrices: dict[str, Any] = dict(

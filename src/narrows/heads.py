@@ -17,13 +17,13 @@ import numpy as np
 
 from .batch import Span, assemble
 from .kv.pool import KvPool
-from .reader import Reader
+from .reader import DraftReader, Draftsman
 from .types import F32, I32, Cursor, ForwardBatch, ForwardOutput, Request
 
 MOST = 64  # features that wait for the next draft; more are read at once
 
 
-class HeadModel(Protocol):
+class HeadModel(Draftsman, Protocol):
     def forward(self, batch: ForwardBatch, features: F32 | None) -> ForwardOutput:
         """Features [T, H]; `hidden` of what is returned is the head's own state behind each token, [T, H]."""
         ...
@@ -53,14 +53,14 @@ class _Features:
         return self.first + len(self.rows)
 
 
-class HeadReader(Reader):
+class HeadReader(DraftReader):
     """Moves a head's cursors. Its pages are its own; prefixes are shared there as those of other models are.
 
     `ids` [V] are the tokens that the head may draft.
     """
 
     def __init__(self, name: str, model: HeadModel, pool: KvPool, fusion: Fusion, ids: I32) -> None:
-        super().__init__(name, model, pool)  # type: ignore[arg-type]
+        super().__init__(name, model, pool)
         self.head, self.fusion, self.ids, self.num_ids = model, fusion, ids, len(ids)
 
     def _features(self, request: Request) -> _Features:
@@ -128,6 +128,14 @@ class HeadReader(Reader):
             known.first, known.rows = known.first + used, known.rows[used:]
         self.num_bytes += self.fusion.num_bytes
         return self.fusion.apply(raw)
+
+    def _own_features(self, requests: Sequence[Request]) -> F32:
+        for request in requests:
+            assert self.cursor(request).num_read > self._features(request).end, "the target's state is there"
+        return np.stack([self._features(request).own for request in requests])
+
+    def _keep_own(self, request: Request, state: F32) -> None:
+        self._features(request).own = state
 
     def settle(self, request: Request, length: int) -> None:
         known, cursor = self._features(request), self.cursor(request)

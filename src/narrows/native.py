@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,16 @@ from . import _native
 from .types import F32, I32, ForwardBatch, ForwardOutput, ModelSpec
 
 PAGE_SIZE: int = _native.PAGE_SIZE
+
+
+class Chained(NamedTuple):
+    """What `draft_chain` drafted: of row b the first lengths[b] entries."""
+
+    tokens: I32  # [B, K]
+    logprobs: F32  # [B, K]
+    lengths: I32  # [B]
+    states: F32  # [B, H] a head's own behind the last token it read; no rows for other models
+    num_bytes: int  # read, weights and KV
 
 
 class NativeModel:
@@ -57,6 +67,34 @@ class NativeModel:
         seconds = time.perf_counter() - began
         weight_bytes, kv_bytes = native.weight_bytes - weight_bytes, native.kv_bytes - kv_bytes
         return ForwardOutput(logits, weight_bytes, kv_bytes, seconds, hidden if self.hidden_of else None, final)
+
+    def draft_chain(
+        self,
+        tokens: I32,
+        context_lens: I32,
+        page_table: I32,
+        counts: I32,
+        ends: I32,
+        ids: I32 | None = None,
+        features: F32 | None = None,
+    ) -> Chained:
+        """Reads a token of each request [B], takes the likeliest to follow it, reads that, and so on.
+
+        Args:
+            context_lens: entries of each request [B] before its token.
+            page_table: pages [B, P] for those, the token and all but the last that is taken.
+            counts: tokens to take for each [B]; fewer where one of `ends` comes first.
+            ids: the tokens that logits are of, where those are not all.
+            features: of a head, [B, H].
+
+        Raises ValueError for what does not fit the model, before anything is computed.
+        """
+        native = self._native
+        num_bytes = native.weight_bytes + native.kv_bytes
+        drafted, logprobs, lengths, states = native.draft_chain(
+            tokens, context_lens, page_table, counts, ends, ids, features
+        )
+        return Chained(drafted, logprobs, lengths, states, native.weight_bytes + native.kv_bytes - num_bytes)
 
     def inputs(self, batch: ForwardBatch, wanted: Sequence[tuple[int, int]]) -> list[F32]:
         """One step that gives, instead of logits, the inputs [R, width] of matrix products at the rows of logits.

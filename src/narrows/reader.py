@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from .batch import Span, assemble
+import numpy as np
+
+from .batch import Span, assemble, page_table
 from .kv.pool import KvPool
+from .native import Chained
 from .types import F32, I32, Cursor, ForwardBatch, ForwardOutput, Request
 
 
@@ -74,3 +77,55 @@ class Reader:
         """Gives the request's pages back; the cursor returns to the beginning."""
         self.pool.free(self.cursor(request).pages)
         request.cursors[self.name] = Cursor()
+
+
+class Draftsman(Model, Protocol):
+    """A model that drafts; see `NativeModel.draft_chain`."""
+
+    def draft_chain(
+        self,
+        tokens: I32,
+        context_lens: I32,
+        page_table: I32,
+        counts: I32,
+        ends: I32,
+        ids: I32 | None = None,
+        features: F32 | None = None,
+    ) -> Chained: ...
+
+
+class DraftReader(Reader):
+    """The reader of a model that drafts."""
+
+    def __init__(self, name: str, model: Draftsman, pool: KvPool) -> None:
+        super().__init__(name, model, pool)
+        self.draftsman = model
+
+    def follow(
+        self, items: Sequence[tuple[Request, int, int]], ends: Collection[int]
+    ) -> list[tuple[list[int], list[float]]]:
+        """For each (request, token, count): reads the token at its cursor, the likeliest to follow that, and so on, in
+        reserved pages; up to `count` tokens, or one of `ends`. Gives these, of which the last is not read, and their
+        log-probabilities.
+        """
+        cursors = [self.cursor(request) for request, _, _ in items]
+        tokens, counts = (np.array([item[i] for item in items], np.int32) for i in (1, 2))
+        starts = np.array([cursor.num_read for cursor in cursors], np.int32)
+        features = self._own_features([request for request, _, _ in items])
+        last = np.array([*ends], np.int32)
+        out = self.draftsman.draft_chain(tokens, starts, page_table(cursors), counts, last, self.ids, features)
+        self.num_bytes += out.num_bytes
+        found = []
+        for i, (request, _, _) in enumerate(items):
+            length = int(out.lengths[i])
+            cursors[i].num_read += length
+            found.append((out.tokens[i, :length].tolist(), out.logprobs[i, :length].tolist()))
+            if features is not None:
+                self._keep_own(request, out.states[i])
+        return found
+
+    def _own_features(self, requests: Sequence[Request]) -> F32 | None:
+        """What a head reads beside the first token of each, [B, H]."""
+
+    def _keep_own(self, request: Request, state: F32) -> None:
+        """The head's own state [H] behind the last token it read."""

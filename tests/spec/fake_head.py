@@ -7,13 +7,14 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-from fake_model import VOCAB, FakeModel, logits_after, make_engine
+from fake_model import VOCAB, FakeModel, chain_by_forwards, logits_after, make_engine
 
 from narrows.drafters.base import Source
 from narrows.drafters.head import Head
 from narrows.engine import Engine
 from narrows.heads import Fusion, HeadReader
 from narrows.kv.pool import KvPool
+from narrows.native import Chained
 from narrows.pacers.fixed import Fixed
 from narrows.speculation import Speculation
 from narrows.types import F32, ForwardBatch, ForwardOutput
@@ -85,6 +86,9 @@ class FakeHead:
         logits = np.stack([self.right(read[row]) for row in batch.logit_rows])
         hidden = np.array([[state_after(path) + (0 if self.exact else OWN)] for path in read], np.float32)
         return ForwardOutput(logits, 100, 10, 1e-7, hidden)
+
+    def draft_chain(self, *args: Any) -> Chained:
+        return chain_by_forwards(self.forward, *args)
 
 
 def head_reader(*, num_pages: int = 64, page_size: int = 8, **options: Any) -> HeadReader:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from fake_model import chain_by_forwards
 from scipy.stats import chi2
 from scripted import Scripted
 
@@ -24,8 +25,9 @@ from narrows.drafters.looped import Looped
 from narrows.drafters.model import DraftModel
 from narrows.engine import Engine
 from narrows.kv.pool import KvPool
+from narrows.native import Chained
 from narrows.pacers.fixed import Fixed
-from narrows.reader import Reader
+from narrows.reader import DraftReader
 from narrows.sampling import SamplingParams, adjust, distribution
 from narrows.schedulers.continuous import Continuous
 from narrows.speculation import Speculation
@@ -49,13 +51,16 @@ class TableModel:
     def forward(self, batch: ForwardBatch) -> ForwardOutput:
         return ForwardOutput(self.table[batch.tokens[batch.logit_rows]], 0, 0, 0.0)
 
+    def draft_chain(self, *args: Any) -> Chained:
+        return chain_by_forwards(lambda batch, _: self.forward(batch), *args)
+
 
 def engine(drafter: Any, verifier: Verifier) -> Engine:
     def pool(name: str) -> KvPool:
         return KvPool(64, 4, identity=name, codec="bf16")
 
-    reader = Reader("toy", TableModel(DRAFT_TABLE), pool("draft"))
-    few = Reader("head:auto", TableModel(DRAFT_TABLE[:, FEW]), pool("few"))
+    reader = DraftReader("toy", TableModel(DRAFT_TABLE), pool("draft"))
+    few = DraftReader("head:auto", TableModel(DRAFT_TABLE[:, FEW]), pool("few"))
     few.ids = FEW
     return Engine(
         TableModel(TARGET_TABLE),

@@ -18,7 +18,7 @@ from narrows.drafters.ngram import NGram
 from narrows.engine import Engine
 from narrows.kv.pool import KvPool
 from narrows.pacers.fixed import Fixed
-from narrows.reader import Reader
+from narrows.reader import DraftReader
 from narrows.sampling import SamplingParams
 from narrows.schedulers.continuous import Continuous
 from narrows.speculation import Speculation
@@ -46,9 +46,9 @@ def wrong(tokens: Sequence[int], k: int) -> list[int]:
     return [(token + 1) % VOCAB for token in expected(tokens, k)]
 
 
-def own_model(**options: Any) -> dict[Source, Reader]:
+def own_model(**options: Any) -> dict[Source, DraftReader]:
     model = FakeModel(64, 8, **options)
-    return {Source("model", "twin"): Reader("twin", model, KvPool(64, 8, identity="twin", codec="bf16"))}
+    return {Source("model", "twin"): DraftReader("twin", model, KvPool(64, 8, identity="twin", codec="bf16"))}
 
 
 DRAFTERS: dict[str, Any] = {

@@ -156,4 +156,19 @@ class Model {
   std::vector<Buffer<uint8_t>> straight_;   // per thread: the last pages of a row that sees a path of a tree
 };
 
+// What `draft_chain` goes on from, and what it gives: for each of B requests the token to read next, how many of its entries are
+// before it, pages for all that is to come, and how many tokens are wanted.
+struct Chain {
+  int num_requests, pages_per_row, most, num_ends;  // most: of counts
+  const int32_t *tokens, *context_lens, *counts;    // [B]
+  const int32_t *page_table, *ends;                 // [B, pages_per_row]; tokens behind which nothing is drafted
+  const int32_t* ids;                               // the tokens that logits are of; null: all
+  const float* features;                            // [B, H] of a drafting head, or null
+  int32_t *lengths, *drafted;                       // [B], [B, most]
+  float *logprobs, *states;                         // [B, most]; [B, H] the head's own behind what it read last, or null
+};
+
+// Reads each token, takes the likeliest to follow it, reads that, and so on. The last one taken is not read.
+void draft_chain(Model& model, const Chain& chain);
+
 }  // namespace narrows
