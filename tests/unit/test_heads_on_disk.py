@@ -127,11 +127,16 @@ def test_settings_of_the_drafter_are_checked() -> None:
 
 
 def test_drafts_are_measured_beside_plain_decoding(head: Path, tiny_path: Path, tmp_path: Path) -> None:
-    arguments = ["--draft", f"head:name={head}", "--samples", "2", "--tokens", "12", "-t", "1", "--stack", "pace=fixed"]
+    arguments = ["--draft", f"head:name={head}", "--samples", "2", "--tokens", "12", "--batch", "1,2"]
+    arguments += ["-t", "1", "--stack", "pace=fixed"]
     out = tmp_path / "draft.json"
     result = CliRunner().invoke(app, ["bench", "draft", str(tiny_path), *arguments, "--out", str(out)])
     assert result.exit_code == 0, result.output
-    plain, drafted = json.loads(out.read_text())["rows"]
+    plain, drafted, *together = json.loads(out.read_text())["rows"]
+    assert [(row["draft"][:4], row["batch"], row["num_tokens"], row["same"]) for row in together] == [
+        ("none", 2, 24, 1.0),
+        ("head", 2, 24, 1.0),
+    ]
     assert (plain["draft"], plain["acceptance_length"], plain["plain_ratio"]["median"]) == ("none", 1.0, 1.0)
     assert plain["same"] == drafted["same"] == 1.0
     assert drafted["num_tokens"] == 24

@@ -178,12 +178,14 @@ def draft(
     samples: Annotated[int, typer.Option(min=1, help="Prompts, evenly spread over the file.")] = 16,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens of an answer.")] = 128,
     temperature: Annotated[float, typer.Option("--temperature", "--temp", help="0 takes the likeliest token.")] = 0.0,
+    batch: Annotated[str, typer.Option(help="Prompts answered together, e.g. 1,8.")] = "1",
     threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="Threads (default: all cores).")] = None,
     stack: StackLine = "",
     as_json: Json = False,
     out: Out = None,
 ) -> None:
-    """Speed of decoding with drafts over that without, one request at a time, and how much of the drafts is kept."""
+    """Speed of decoding with drafts over that without, and how much of the drafts is kept."""
+    batches = numbers(batch, "--batch", at_least=1)
     from narrows import LLM, SamplingParams
     from narrows.measure import drafts as bench
     from narrows.measure.noise import NOISY_CORES, cores_of_others
@@ -195,7 +197,7 @@ def draft(
     def load(name: str) -> LLM:
         return LLM(path, f"{stack} draft={name}", num_threads=threads)
 
-    rows, others = cores_of_others(lambda: list(bench.measure(load, drafts, prompts, samples, params)))
+    rows, others = cores_of_others(lambda: list(bench.measure(load, drafts, prompts, samples, params, batches)))
     facts = {"prompts": prompts.name if prompts else "openers", "tokens": tokens, "temperature": temperature}
     rows = [{**row, "others": others, "noisy": others > NOISY_CORES} for row in rows]
     _report("draft", rows, as_json, out, model=path, facts={**facts, "stack": stack})

@@ -1,4 +1,4 @@
-"""Speculation beside plain decoding: the same prompts in turn, one request at a time, with and without a draft."""
+"""Speculation beside plain decoding: the same prompts in turn, so many together, with and without a draft."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PLAIN = "none"
 
 @dataclass(slots=True)
 class _Runs:
-    """One draft's answers, a value a prompt."""
+    """One draft's answers, a value for the prompts that were answered together."""
 
     llm: LLM
-    speeds: list[float] = field(default_factory=list)  # tokens/s after the first
-    cpu: list[float] = field(default_factory=list)  # processor seconds of a whole answer
-    tokens: list[list[int]] = field(default_factory=list)
+    speeds: list[float] = field(default_factory=list)  # tokens/s after the first of each answer
+    cpu: list[float] = field(default_factory=list)  # processor seconds of whole answers
+    tokens: list[list[int]] = field(default_factory=list)  # of every answer
 
 
 def choose_prompts(llm: LLM, path: Path | None, count: int) -> list[list[int]]:
@@ -36,26 +36,39 @@ def choose_prompts(llm: LLM, path: Path | None, count: int) -> list[list[int]]:
 
 
 def measure(
-    load: Callable[[str], LLM], drafts: Sequence[str], path: Path | None, count: int, params: SamplingParams
+    load: Callable[[str], LLM],
+    drafts: Sequence[str],
+    path: Path | None,
+    count: int,
+    params: SamplingParams,
+    batches: Sequence[int] = (1,),
 ) -> Iterator[dict[str, Any]]:
-    """A row for plain decoding and one for each draft. `load` gives a model with a draft, or with "none".
+    """For each number of prompts answered together a row of plain decoding and one of each draft.
 
-    Ratios are paired by prompt, as are the comparisons of tokens.
+    `load` gives a model with a draft, or with "none". Ratios are paired by prompts, as are the comparisons of tokens.
     """
-    runs = {draft: _Runs(load(draft)) for draft in (PLAIN, *drafts)}
-    for prompt in choose_prompts(runs[PLAIN].llm, path, count):
+    for batch in batches:
+        yield from _measure({draft: _Runs(load(draft)) for draft in (PLAIN, *drafts)}, path, count, params, batch)
+
+
+def _measure(
+    runs: dict[str, _Runs], path: Path | None, count: int, params: SamplingParams, batch: int
+) -> Iterator[dict[str, Any]]:
+    prompts = choose_prompts(runs[PLAIN].llm, path, count)
+    for i in range(0, len(prompts), batch):
         for run in runs.values():
             began = time.process_time()
-            [answer] = run.llm.generate([prompt], params)[0].outputs
+            answers = [answer.outputs[0] for answer in run.llm.generate(prompts[i : i + batch], params)]
             run.cpu.append(time.process_time() - began)
-            run.speeds.append(answer.metrics.tokens_per_second or float("nan"))
-            run.tokens.append(answer.token_ids)
+            run.speeds.append(sum(answer.metrics.tokens_per_second or float("nan") for answer in answers))
+            run.tokens += [answer.token_ids for answer in answers]
     plain = runs[PLAIN]
     for draft, run in runs.items():
         figures = run.llm.ledger.drafts.json()
         ledger = run.llm.ledger
         yield {
             "draft": draft,
+            "batch": batch,
             "tokens_per_second": _spread(run.speeds),
             "plain_ratio": _spread([a / b for a, b in zip(run.speeds, plain.speeds, strict=True)]),
             "plain_cpu_ratio": _spread([a / b for a, b in zip(plain.cpu, run.cpu, strict=True)]),
