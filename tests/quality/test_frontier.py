@@ -84,6 +84,10 @@ def test_the_frontier_is_what_no_other_beats_in_both() -> None:
     assert found["lost"]["beaten_by"] == "small"
     assert found["spread"] | {"runs": 2, "min": 0.1, "max": 0.3} == found["spread"]
     assert found["spread"]["value"] == pytest.approx(0.2)
+    alone, twice = row("alone", 8, 0.1), row("twice", 9, 0.1)
+    for one in (alone, twice):
+        one["metrics"][0]["interval"] = [0.05, 0.2]
+    assert [p["interval"] for p in points([alone, twice, twice], "kl", "mean")] == [[0.05, 0.2], None]
     higher = points([row("big", 8, 0.1, "higher"), row("small", 4, 0.4, "higher")], "kl", "mean")
     assert [p["name"] for p in higher if p["beaten_by"] is None] == ["small"]
 

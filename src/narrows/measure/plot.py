@@ -71,12 +71,16 @@ def ratios(results: list[dict[str, Any]], out: Path) -> None:
 
 
 def frontier(points: list[dict[str, Any]], title: str, label: str, out: Path) -> None:
-    """Of `narrows frontier`: a value against bytes per token, the range over runs, a line along what none beats."""
+    """Of `narrows frontier`: a value against bytes per token, its interval or range over runs, a line along what none
+    beats.
+    """
     drawn, axes = figure(height=5.5)
     for on, color in ((True, "#2f6db5"), (False, "#999")):
         some = [p for p in points if (p["beaten_by"] is None) is on]
         sizes, values = [p["bytes_per_token"] / 1e6 for p in some], [p["value"] for p in some]
-        spread = [[p["value"] - p["min"] for p in some], [p["max"] - p["value"] for p in some]]
+        bounds = [p.get("interval") or (p["min"], p["max"]) for p in some]
+        spread = [[max(0, v - b[0]) for v, b in zip(values, bounds, strict=True)]]
+        spread += [[max(0, b[1] - v) for v, b in zip(values, bounds, strict=True)]]
         axes.errorbar(sizes, values, yerr=spread, fmt="o", color=color, markersize=5, capsize=3)
     for p in points:
         place = (p["bytes_per_token"] / 1e6, p["value"])

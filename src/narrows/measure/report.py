@@ -110,7 +110,7 @@ def frontier(found: list[Result]) -> str:
         facts, points = result["provenance"], sorted(result["points"], key=lambda p: -p["bytes_per_token"])
         rows = [[p["name"], f"{p['bytes_per_token'] / 1e6:,.2f}", _runs(p), p["beaten_by"] or ""] for p in points]
         text += f"\n### {facts['model']['name']}, `{result['measure']}`\n\n"
-        text += _table(["variant", "MB/token", f"{result['metric']} (range over runs)", "beaten by"], rows)
+        text += _table(["variant", "MB/token", f"{result['metric']} (range over runs) [95 %]", "beaten by"], rows)
         text += f"\n![{result['metric']} against bytes per token](img/{result['stem']}.png)\n\n"
         text += f"{facts['cpu']}, {facts['isa']}; {_source(facts)}\n"
     return text
@@ -179,7 +179,7 @@ def _peer(line: dict[str, Any] | None) -> str:
 
 def _runs(point: dict[str, Any]) -> str:
     spread = f" ({point['min']:.4g}..{point['max']:.4g}, {point['runs']})" if point["runs"] > 1 else ""
-    return f"{point['value']:.4g}{spread}"
+    return _estimate(point) + spread
 
 
 def _figure(metric: dict[str, Any]) -> list[str]:

@@ -82,10 +82,11 @@ def _print(drawn: list[dict[str, Any]], metric: str) -> None:
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD)
-    for column in ("variant", "MB/token", metric, "range over runs", "beaten by"):
+    for column in ("variant", "MB/token", metric, "range", "beaten by"):
         table.add_column(column, justify="left" if column == "variant" else "right")
     for p in sorted(drawn, key=lambda p: -p["bytes_per_token"]):
-        spread = f"{p['min']:.4g}..{p['max']:.4g}" if p["runs"] > 1 else ""
+        low, high = p["interval"] or (p["min"], p["max"])
+        spread = f"{low:.4g}..{high:.4g}" if low < high else ""
         size = f"{p['bytes_per_token'] / 1e6:,.2f}"
         table.add_row(p["name"], size, f"{p['value']:.4g}", spread, p["beaten_by"] or "")
     Console().print(table)

@@ -154,28 +154,30 @@ def _narrows(variant: Variant, *words: str) -> None:
 
 
 def points(rows: list[dict[str, Any]], measure: str, metric: str) -> list[dict[str, Any]]:
-    """By name: mean bytes per token, mean, least and largest value, and what beats it, or None on the frontier.
+    """By name: mean bytes per token, mean, least and largest value, the interval of a value that stands alone, and what
+    beats it, or None on the frontier.
 
     A name beats another when it has no more bytes and as good a value, one of the two being better. Of several on the
     frontier that do, the one with the fewest bytes is told.
     """
-    groups: dict[str, list[tuple[float, float]]] = {}
+    groups: dict[str, list[tuple[float, float, list[float] | None]]] = {}
     better = "lower"
     for row in rows:
         for m in row["metrics"]:
             if (m["measure"], m["metric"]) == (measure, metric):
                 better = m["better"]
-                groups.setdefault(row["name"], []).append((row["bytes_per_token"], m["value"]))
+                groups.setdefault(row["name"], []).append((row["bytes_per_token"], m["value"], m.get("interval")))
     found = [
         {
             "name": name,
-            "runs": len(pairs),
-            "bytes_per_token": mean(b for b, _ in pairs),
-            "value": mean(v for _, v in pairs),
-            "min": min(v for _, v in pairs),
-            "max": max(v for _, v in pairs),
+            "runs": len(runs),
+            "bytes_per_token": mean(size for size, _, _ in runs),
+            "value": mean(value for _, value, _ in runs),
+            "min": min(value for _, value, _ in runs),
+            "max": max(value for _, value, _ in runs),
+            "interval": runs[0][2] if len(runs) == 1 else None,
         }
-        for name, pairs in groups.items()
+        for name, runs in groups.items()
     ]
     sign = 1 if better == "lower" else -1
     costs = [(p["bytes_per_token"], sign * p["value"]) for p in found]
