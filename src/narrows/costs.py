@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from .types import Request
 
 STATE = "acceptance"
 WEIGHT = 0.2  # of the latest measurement of a time
-FORGET = 256  # forwards
+FORGET = 1024  # steps
 MEMORY = 0.9  # what a verified draft still counts for at the next
 
 
@@ -29,7 +30,7 @@ class Acceptance:
 class MeasuredCosts:
     """Times by number of rows, and acceptance by request."""
 
-    seconds: dict[int, float] = field(default_factory=dict)  # of a target forward, by rows
+    seconds: dict[int, float] = field(default_factory=dict)  # of a step but for its drafting, by rows
     recent: set[int] = field(default_factory=set)  # rows measured since the others were last forgotten
     num_verified: int = 0
     drafting: float = 0.0  # seconds a drafted token takes, all requests together
@@ -56,19 +57,30 @@ class MeasuredCosts:
         return self.drafting * num_tokens
 
     def acceptance(self, request: Request) -> float:
-        """Its own, and four tokens of what all requests had; those start from four kept of five, so as to be tried."""
-        base = (self.overall.kept + 4) / (self.overall.tested + 5)
+        """Its own, and two tokens of what all requests had; those start from one kept of two: little is tried at first,
+        and more if it is kept.
+        """
+        base = (self.overall.kept + 1) / (self.overall.tested + 2)
         own: Acceptance = request.state.setdefault(STATE, Acceptance())
-        return (own.kept + 4 * base) / (own.tested + 4)
+        return (own.kept + 2 * base) / (own.tested + 2)
 
     def verified(self, num_rows: int, seconds: float) -> None:
-        """A target forward in which no prompt was read took so long. What is not measured again is forgotten."""
+        """A step in which no prompt was read took so long without drafting.
+
+        Times that are older than the last one of as many rows move along with it: the machine as a whole is slower or
+        faster now. What is not measured again is forgotten.
+        """
         seconds = max(seconds, 1e-9)
-        self.seconds[num_rows] = _mean(self.seconds.get(num_rows, seconds), seconds)
+        old = self.seconds.get(num_rows, seconds)
+        new = _mean(old, seconds)
+        for rows in takewhile(lambda rows: rows != num_rows, self.seconds if num_rows in self.seconds else ()):
+            self.seconds[rows] *= new / old
+        self.seconds.pop(num_rows, None)
+        self.seconds[num_rows] = new  # the oldest comes first
         self.recent.add(num_rows)
         self.num_verified += 1
         if self.num_verified % FORGET == 0:
-            self.seconds = {rows: self.seconds[rows] for rows in self.recent}
+            self.seconds = {rows: time for rows, time in self.seconds.items() if rows in self.recent}
             self.recent = set()
 
     def drafted(self, num_tokens: int, seconds: float) -> None:

@@ -20,7 +20,7 @@ from .kv.pool import KvPool
 from .reader import DraftReader, Draftsman
 from .types import F32, I32, Cursor, ForwardBatch, ForwardOutput, Request
 
-MOST = 64  # features that wait for the next draft; more are read at once
+MOST = 256  # features that wait for the next draft; more are read at once
 
 
 class HeadModel(Draftsman, Protocol):
@@ -43,14 +43,38 @@ class Fusion:
 class _Features:
     """What is known of the states behind a request's tokens."""
 
-    first: int  # the token of the first row
-    rows: F32  # [n, width], the target's, one a token
     own: F32  # [H], the head's, behind the last token it read
+    buffer: F32  # [room, width]
+    begin: int = 0  # in the buffer
+    count: int = 0  # states of the target, one a token
+    first: int = 0  # the token of the first
     num_sure: int = 0  # tokens at the beginning that will not be read again
 
     @property
+    def rows(self) -> F32:
+        """[count, width]"""
+        return self.buffer[self.begin : self.begin + self.count]
+
+    @property
     def end(self) -> int:
-        return self.first + len(self.rows)
+        return self.first + self.count
+
+    def put(self, start: int, hidden: F32) -> None:
+        """The states [n, width] of the tokens from `start` on, in place of what is there or follows."""
+        keep = start - self.first
+        if not 0 <= keep <= self.count:
+            keep, self.first = 0, start
+        stop = self.begin + keep + len(hidden)
+        if stop > len(self.buffer):  # twice what is needed: a token is not copied at every step
+            known, self.begin, stop = self.rows[:keep], 0, keep + len(hidden)
+            self.buffer = np.empty((2 * stop, hidden.shape[1]), np.float32)
+            self.buffer[:keep] = known
+        self.buffer[stop - len(hidden) : stop] = hidden
+        self.count = keep + len(hidden)
+
+    def drop(self, count: int) -> None:
+        """Forgets so many of the first tokens' states."""
+        self.first, self.begin, self.count = self.first + count, self.begin + count, self.count - count
 
 
 class HeadReader(DraftReader):
@@ -66,7 +90,8 @@ class HeadReader(DraftReader):
     def _features(self, request: Request) -> _Features:
         known: _Features | None = request.state.get(self.name)
         if known is None:
-            known = request.state[self.name] = _Features(0, np.zeros((0, self.fusion.width), np.float32), self._unknown)
+            known = _Features(self._unknown, np.empty((0, self.fusion.width), np.float32))
+            request.state[self.name] = known
         return known
 
     @property
@@ -75,12 +100,7 @@ class HeadReader(DraftReader):
 
     def feed(self, request: Request, start: int, hidden: F32) -> None:
         """hidden [n, width] of the tokens from `start` on; they follow what is known, or what was read elsewhere."""
-        known = self._features(request)
-        keep = start - known.first
-        if 0 <= keep <= len(known.rows):
-            known.rows = np.concatenate([known.rows[:keep], hidden])
-        else:
-            known.first, known.rows = start, hidden
+        self._features(request).put(start, hidden)
 
     def start(self, request: Request, limit: int) -> Cursor:
         cursor = super().start(request, limit)
@@ -124,8 +144,7 @@ class HeadReader(DraftReader):
         raw[missing:] = known.rows[begin : begin + len(raw) - missing]
         if known.num_sure == start:
             known.num_sure += len(raw)
-            used = min(max(known.num_sure - 2 - known.first, 0), len(known.rows))  # a cursor may go back by a token
-            known.first, known.rows = known.first + used, known.rows[used:]
+            known.drop(min(max(known.num_sure - 2 - known.first, 0), known.count))  # a cursor may go back by a token
         self.num_bytes += self.fusion.num_bytes
         return self.fusion.apply(raw)
 
@@ -156,7 +175,7 @@ class HeadReader(DraftReader):
             self.advance([(request, request.tokens[cursor.num_read : end])])
             super().settle(request, known.num_sure)
         else:
-            known.first, known.rows = known.end, known.rows[:0]
+            known.drop(known.count)
 
     def release(self, request: Request) -> None:
         super().release(request)

@@ -15,6 +15,8 @@ from .pacers.base import Pace, Pacer
 from .reader import Reader
 from .types import TARGET, Draft, ForwardOutput, Request, StepPlan, Verdict
 
+STATE = "speculation"  # the last step in which a request drafted
+
 
 @dataclass(slots=True)
 class Speculation:
@@ -29,6 +31,8 @@ class Speculation:
     clock: Callable[[], float] = time.perf_counter
     costs: MeasuredCosts = field(default_factory=MeasuredCosts)
     tools: Tools = field(default_factory=lambda: Tools({}))
+    num_proposed: int = 0  # steps
+    proposed: float = 0.0  # when
 
     def propose(
         self, requests: Sequence[Request], ends: Sequence[int], pool: KvPool, spare: int, totals: DraftMetrics
@@ -39,6 +43,7 @@ class Speculation:
             ends: tokens at which each request ends: a draft leaves one of them to the target.
             pool: the target's, of which drafts may take `spare` pages in all.
         """
+        self.num_proposed += 1
         rooms = self._rooms(requests, ends, pool, spare)
         able = [request for request, room in zip(requests, rooms, strict=True) if room]
         paces = iter(self.pacer.pace(able, [room for room in rooms if room], self.costs) if able else ())
@@ -53,6 +58,7 @@ class Speculation:
                 for metrics in (totals, metrics_of(request)):
                     reason = pace.reason or "nothing to propose"
                     metrics.reasons[reason] = metrics.reasons.get(reason, 0) + 1
+        self.proposed = self.clock()
         return drafts
 
     def _rooms(self, requests: Sequence[Request], ends: Sequence[int], pool: KvPool, spare: int) -> list[int]:
@@ -75,8 +81,11 @@ class Speculation:
             metrics_of(ask.request).seconds += seconds
             metrics_of(ask.request).num_bytes += num_bytes / len(asks)
         made = [(ask, draft) for ask, draft in zip(asks, drafts, strict=True) if draft is not None]
-        if made and all(metrics_of(ask.request).num_drafts for ask, _ in made):  # the first includes reading the prompt
+        last = [ask.request.state.get(STATE) for ask in asks]
+        if made and all(step == self.num_proposed - 1 for step in last):  # else what was missed is read first
             self.costs.drafted(max(draft.depth for _, draft in made), seconds)
+        for ask, _ in made:
+            ask.request.state[STATE] = self.num_proposed
         return drafts
 
     def observe(self, plan: StepPlan, verdicts: Sequence[Verdict | None], out: ForwardOutput) -> None:
@@ -92,7 +101,7 @@ class Speculation:
                     reader.feed(request, request.cursors[TARGET].num_read, out.hidden[row : row + kept])
             row += n
         if all(request.cursors[TARGET].num_read >= request.num_prompt - 1 for request, _ in plan.items):
-            self.costs.verified(plan.num_tokens, out.seconds)
+            self.costs.verified(plan.num_tokens, self.clock() - self.proposed)
 
     def _num_bytes(self) -> int:
         return sum(reader.num_bytes for reader in self.readers.values())

@@ -76,7 +76,7 @@ def test_what_did_not_pay_is_tried_again_with_one_token() -> None:
     pacer, [request] = Goodput(retry=20), requests(1)
     costs = GivenCosts(lambda rows: float(rows), 0, [0.1])
     tried = [pacer.pace([request], [8], costs)[0].num_tokens for _ in range(60)]
-    assert [i for i, length in enumerate(tried, 1) if length] == [8, 16, 20, 40, 60]
+    assert [i for i, length in enumerate(tried, 1) if length] == [16, 20, 40, 60]
     assert set(tried) == {0, 1}
 
 
@@ -91,7 +91,23 @@ def test_times_of_rows_that_were_not_measured() -> None:
     assert costs.verify(9) == pytest.approx(5, rel=0.01)
     for _ in range(2 * FORGET):
         costs.verified(1, 1.0)
-    assert costs.verify(9) == 1.0  # long ago: worth a try again
+    assert costs.verify(9) == pytest.approx(1)  # long ago: worth a try again
+
+
+def test_older_times_move_with_newer_ones() -> None:
+    """A machine that gets slower is slower for all numbers of rows, measured or not."""
+    costs = MeasuredCosts()
+    for seconds in (1.0, 2.0):
+        for _ in range(40):
+            costs.verified(1, seconds)
+        costs.verified(4, 3 * seconds)
+        costs.verified(1, seconds)
+        assert costs.verify(4) / costs.verify(1) == pytest.approx(3, rel=0.01)
+    for _ in range(40):
+        costs.verified(1, 1.0)
+    assert costs.verify(4) == pytest.approx(3, rel=0.01)
+    costs.verified(4, 6.0)  # one that is slower by itself moves nothing that is newer than its last
+    assert costs.verify(1) == pytest.approx(1, rel=0.01)
 
 
 def test_fewer_rows_than_were_ever_measured_are_worth_a_try() -> None:
@@ -102,7 +118,7 @@ def test_fewer_rows_than_were_ever_measured_are_worth_a_try() -> None:
 
 def test_acceptance_counts_what_was_tested_and_forgets() -> None:
     costs, [a, b] = MeasuredCosts(), requests(2)
-    assert costs.acceptance(a) == pytest.approx(4 / 5)
+    assert costs.acceptance(a) == pytest.approx(1 / 2)
     for _ in range(60):
         costs.accepted(a, 4, 4)
     assert costs.acceptance(a) > 0.95

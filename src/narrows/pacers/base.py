@@ -12,7 +12,7 @@ class Costs(Protocol):
     """What was measured so far."""
 
     def verify(self, num_rows: int) -> float:
-        """Seconds of a target forward over this many rows."""
+        """Seconds of a step with a target forward over this many rows, but for its drafting."""
         ...
 
     def draft(self, num_tokens: int) -> float:

@@ -15,15 +15,18 @@ from ..types import Request
 from .base import Costs, Pace
 
 STATE = "pacers.goodput"
-FIRST_RETRY = 8
+FIRST_RETRY = 16
+MARGIN = (
+    0.03  # that drafts must promise beyond plain decoding: times are of a machine that does other things too
+)
 UNPROFITABLE = "at this acceptance drafts cost more than they bring"
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Drafting that does not pay is tried again with one token: after 8 steps of a request, 16, ..., every `retry`."""
+    """Drafting that does not pay is tried again with one token: after 16 steps of a request, 32, ..., every `retry`."""
 
-    retry: int = 64
+    retry: int = 256
 
     def __post_init__(self) -> None:
         check_ranges(self, retry=(2, 1 << 20))
@@ -33,7 +36,7 @@ class Goodput:
         worth = [(rate**k, -k, i) for i, rate in enumerate(rates) for k in range(1, limits[i] + 1)]
         worth.sort(reverse=True)
         rows = kept = len(requests)
-        best, chosen, longest = kept / costs.verify(rows), 0, 0
+        best, chosen, longest = (1 + MARGIN) * kept / costs.verify(rows), 0, 0
         for count, (gain, k, _) in enumerate(worth, 1):
             kept, longest = kept + gain, max(longest, -k)
             goodput = kept / (costs.verify(rows + count) + costs.draft(longest))
