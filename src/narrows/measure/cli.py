@@ -261,7 +261,8 @@ def _bench_model(
     from narrows.stack import Stack
 
     counts = numbers(threads, "--threads", at_least=1) if threads else [default_threads()[0]]
-    path, stacks = resolve(model), [Stack.parse(line) for line in lines or [""]]
+    path, names = resolve(model), lines or [""]
+    stacks = [Stack.parse(line) for line in names]
     stacks = [replace(stack, weights=weights or stack.weights) for stack in stacks]
     for stack in stacks:
         stack.check()
@@ -275,20 +276,20 @@ def _bench_model(
 
     def rows() -> Iterator[dict[str, Any]]:
         for count in counts:
-            benches = {str(stack): _open(path, stack, count, room) for stack in stacks}
+            benches = {name: _open(path, stack, count, room) for name, stack in zip(names, stacks, strict=True)}
             read = partial(measure, count, num_bytes=BESIDE_BYTES, repeats=BESIDE_READS)
             for row in under_conditions(measured(benches), read):
                 yield {"threads": count, **row}
 
     facts: dict[str, Any] = {"weights": stacks[0].weights, "stack": " | ".join(map(str, stacks))}
     if any(figures):
-        facts["quality"] = figures[0] if len(figures) == 1 else dict(zip(map(str, stacks), figures, strict=True))
+        facts["quality"] = figures[0] if len(figures) == 1 else dict(zip(names, figures, strict=True))
     done = list(with_bar(rows(), len(counts) * len(stacks) * room.num_rows, kind))
     result = _report(kind, done, as_json, out, model=path, facts=facts)
     if not as_json:
-        for stack, found in zip(stacks, figures, strict=True):
+        for name, found in zip(names, figures, strict=True):
             if found:
-                typer.echo((f"{stack}: " if len(stacks) > 1 else "") + honesty.line(found))
+                typer.echo((f"{name}: " if len(names) > 1 else "") + honesty.line(found))
     if plot is not None:
         from narrows.measure.plot import speeds
 

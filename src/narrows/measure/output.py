@@ -96,7 +96,7 @@ def print_table(title: str, rows: list[Row]) -> None:
     if not any(row.get("noisy") for row in rows):
         shown.pop("noisy", None)
     for heading, _ in shown.values():
-        table.add_column(heading, justify="right", no_wrap=heading in ("tokens/s", "GB/s", "noise"))
+        table.add_column(heading, justify="right", no_wrap=heading in ("stack", "tokens/s", "GB/s", "noise"))
     for row in rows:
         table.add_row(*(text(row[name]) for name, (_, text) in shown.items()))
     Console(width=None if sys.stdout.isatty() else 100).print(table)  # a file or a pipe has no edge

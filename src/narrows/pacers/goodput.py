@@ -16,9 +16,7 @@ from .base import Costs, Pace
 
 STATE = "pacers.goodput"
 FIRST_RETRY = 16
-MARGIN = (
-    0.03  # that drafts must promise beyond plain decoding: times are of a machine that does other things too
-)
+MARGIN = 0.03  # that drafts must promise beyond plain decoding: times are of a machine that does other things too
 UNPROFITABLE = "at this acceptance drafts cost more than they bring"
 
 
