@@ -24,7 +24,7 @@ MOST = 256  # features that wait for the next draft; more are read at once
 
 
 class HeadModel(Draftsman, Protocol):
-    def forward(self, batch: ForwardBatch, features: F32 | None) -> ForwardOutput:
+    def forward(self, batch: ForwardBatch, features: F32 | None = None) -> ForwardOutput:
         """Features [T, H]; `hidden` of what is returned is the head's own state behind each token, [T, H]."""
         ...
 

@@ -12,7 +12,7 @@ from .drafters.base import Ask, Drafter, Source, Tools
 from .kv.pool import KvPool
 from .ledger import DraftMetrics
 from .pacers.base import Pace, Pacer
-from .reader import Reader
+from .reader import DraftReader
 from .types import TARGET, Draft, ForwardOutput, Request, StepPlan, Verdict
 
 STATE = "speculation"  # the last step in which a request drafted
@@ -27,7 +27,7 @@ class Speculation:
 
     drafter: Drafter
     pacer: Pacer
-    readers: Mapping[Source, Reader] = field(default_factory=dict)
+    readers: Mapping[Source, DraftReader] = field(default_factory=dict)
     clock: Callable[[], float] = time.perf_counter
     costs: MeasuredCosts = field(default_factory=MeasuredCosts)
     tools: Tools = field(default_factory=lambda: Tools({}))

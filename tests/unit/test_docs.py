@@ -60,6 +60,27 @@ def frontier() -> dict[str, Any]:
     return {"metric": "kl mean", "measure": "kl:text=own", "points": points, "provenance": FACTS}
 
 
+def kernel() -> dict[str, Any]:
+    speed, once = {"median": 2e10, "min": 1e10, "max": 3e10}, {"median": 1, "min": 1, "max": 1}
+    plain = {
+        "format": "int8:g64",
+        "pattern": "dense",
+        "batch": 1,
+        "weights_per_second": speed,
+        "bytes_per_weight": 1.031,
+    }
+    plain |= {"bandwidth_share": 0.9, "dense_ratio": once}
+    sparse = {"format": "int8:g64:sparse", "pattern": "2:4", "dense_ratio": {"median": 1.5, "min": 1.25, "max": 1.75}}
+    return {"pattern": "2:4", "rows": [plain, plain | sparse], "provenance": FACTS}
+
+
+def in_turn() -> dict[str, Any]:
+    speed, ratio = {"median": 20, "min": 19, "max": 21}, {"median": 1.25, "min": 1, "max": 1.5}
+    size = {"weight_bytes_per_token": 9e6, "kv_bytes_per_token": 1e6, "bandwidth_share": 0.5}
+    row = {"stack": "weights=sparse", "batch": 8, "tokens_per_second": speed, "ratio": ratio, **size}
+    return {"rows": [row], "provenance": FACTS}
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     (tmp_path / "bench" / "results").mkdir(parents=True)
@@ -71,6 +92,8 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "bench" / "results" / "peers-other.json").write_text(json.dumps(peers()))
     (tmp_path / "bench" / "results" / "eval-other.json").write_text(json.dumps(evaluated()))
     (tmp_path / "bench" / "results" / "frontier-other.json").write_text(json.dumps(frontier()))
+    (tmp_path / "bench" / "results" / "kernel-other.json").write_text(json.dumps(kernel()))
+    (tmp_path / "bench" / "results" / "decode-other.json").write_text(json.dumps(in_turn()))
     return tmp_path
 
 
@@ -125,3 +148,11 @@ def test_no_result_holds_a_path_of_its_machine() -> None:
     for path in (ROOT / "bench" / "results").glob("*.json"):
         text = path.read_text()
         assert not re.search("/(home|root|tmp|Users)/", text), path.name
+
+
+def test_speeds_of_sparse_weights_stand_beside_those_of_dense_ones(root: Path) -> None:
+    report.main([], root)
+    page = (root / "docs" / "sparse-decoding.md").read_text()
+    assert "| int8:g64, dense | 1 | 20 (10..30) | 1.031 | 90% |  |\n" in page
+    assert "| int8:g64, 2:4 | 1 | 20 (10..30) | 1.031 | 90% | 1.50x (1.25..1.75) |\n" in page
+    assert "| `weights=sparse` | 8 | 20 (19..21) | 10.0 | 50% | 1.25x (1.00..1.50) |\n" in page

@@ -116,6 +116,50 @@ def frontier(found: list[Result]) -> str:
     return text
 
 
+def kernels(found: list[Result]) -> str:
+    """Of `narrows bench kernel`: sparse products beside dense ones."""
+    text = ""
+    for result in found:
+        facts = result["provenance"]
+        rows = [
+            [
+                f"{row['format'].removesuffix(':sparse')}, {row['pattern']}",
+                str(row["batch"]),
+                _spread({k: v / 1e9 for k, v in row["weights_per_second"].items()}),
+                f"{row['bytes_per_weight']:.3f}",
+                f"{row['bandwidth_share']:.0%}",
+                "" if row["pattern"] == "dense" else _ratio(row["dense_ratio"]),
+            ]
+            for row in result["rows"]
+        ]
+        text += f"\n### Products, {result['pattern']}\n\n"
+        heads = ["weights", "rows", "G weights/s", "bytes/weight", "of the bound", "over dense"]
+        text += f"{_table(heads, rows)}\n{facts['cpu']}, {facts['isa']}; {_source(facts)}\n"
+    return text
+
+
+def stacks(found: list[Result]) -> str:
+    """Of `narrows bench decode` with several stacks, which took turns."""
+    text = ""
+    for result in (result for result in found if "stack" in result["rows"][0]):
+        facts = result["provenance"]
+        rows = [
+            [
+                f"`{row['stack']}`",
+                str(row["batch"]),
+                _spread(row["tokens_per_second"]),
+                f"{(row['weight_bytes_per_token'] + row['kv_bytes_per_token']) / 1e6:,.1f}",
+                f"{row['bandwidth_share']:.0%}",
+                _ratio(row["ratio"]),
+            ]
+            for row in result["rows"]
+        ]
+        text += f"\n### Whole steps, {facts['model']['name']}\n\n"
+        heads = ["stack", "requests", "tokens/s", "MB/token", "of the bound", "over the first"]
+        text += f"{_table(heads, rows)}\n{facts['cpu']}, {facts['isa']}; {_source(facts)}\n"
+    return text
+
+
 def filled(text: str, tables: str) -> str:
     """The text with the tables between its two markers."""
     before, rest = text.split(BEGIN, 1)
@@ -132,9 +176,10 @@ def wanted(root: Path) -> dict[Path, str]:
         texts[root / "README.md"] = filled((root / "README.md").read_text(), peers_table(found[0], first))
     if found := results(folder, "eval"):
         texts[docs / "quality.md"] = quality(found, (docs / "quality.head.md").read_text())
-    if found := results(folder, "frontier"):
+    parts = (frontier, "frontier"), (kernels, "kernel"), (stacks, "decode")
+    if found := [table(results(folder, kind)) for table, kind in parts if results(folder, kind)]:
         page = docs / "sparse-decoding.md"
-        texts[page] = filled(page.read_text(), frontier(found))
+        texts[page] = filled(page.read_text(), "".join(found))
     return texts
 
 
@@ -166,6 +211,10 @@ def draw(root: Path) -> None:
 
 def _spread(value: dict[str, float]) -> str:
     return "{median:.4g} ({min:.4g}..{max:.4g})".format(**value)
+
+
+def _ratio(value: dict[str, float]) -> str:
+    return "{median:.2f}x ({min:.2f}..{max:.2f})".format(**value)
 
 
 def _peer(line: dict[str, Any] | None) -> str:
