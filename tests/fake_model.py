@@ -11,7 +11,7 @@ import numpy as np
 
 from narrows.engine import Engine, StepResult
 from narrows.kv.pool import KvPool
-from narrows.native import Chained
+from narrows.reader import Chained
 from narrows.sampling import SamplingParams
 from narrows.schedulers.base import Scheduler
 from narrows.schedulers.continuous import Continuous

@@ -5,24 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from . import _native
+from .reader import Chained
 from .types import F32, I32, ForwardBatch, ForwardOutput, ModelSpec
 
 PAGE_SIZE: int = _native.PAGE_SIZE
-
-
-class Chained(NamedTuple):
-    """What `draft_chain` drafted: of row b the first lengths[b] entries."""
-
-    tokens: I32  # [B, K]
-    logprobs: F32  # [B, K]
-    lengths: I32  # [B]
-    states: F32  # [B, H] a head's own behind the last token it read; no rows for other models
-    num_bytes: int  # read, weights and KV
 
 
 class NativeModel:

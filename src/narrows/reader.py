@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from .batch import Span, assemble, page_table
 from .kv.pool import KvPool
-from .native import Chained
 from .types import F32, I32, Cursor, ForwardBatch, ForwardOutput, Request
 
 
@@ -77,6 +76,16 @@ class Reader:
         """Gives the request's pages back; the cursor returns to the beginning."""
         self.pool.free(self.cursor(request).pages)
         request.cursors[self.name] = Cursor()
+
+
+class Chained(NamedTuple):
+    """What `draft_chain` drafted: of row b the first lengths[b] entries."""
+
+    tokens: I32  # [B, K]
+    logprobs: F32  # [B, K]
+    lengths: I32  # [B]
+    states: F32  # [B, H] a head's own behind the last token it read; no rows for other models
+    num_bytes: int  # read, weights and KV
 
 
 class Draftsman(Model, Protocol):

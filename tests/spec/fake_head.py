@@ -14,8 +14,8 @@ from narrows.drafters.head import Head
 from narrows.engine import Engine
 from narrows.heads import Fusion, HeadReader
 from narrows.kv.pool import KvPool
-from narrows.native import Chained
 from narrows.pacers.fixed import Fixed
+from narrows.reader import Chained
 from narrows.speculation import Speculation
 from narrows.types import F32, ForwardBatch, ForwardOutput
 

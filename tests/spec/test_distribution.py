@@ -25,9 +25,8 @@ from narrows.drafters.looped import Looped
 from narrows.drafters.model import DraftModel
 from narrows.engine import Engine
 from narrows.kv.pool import KvPool
-from narrows.native import Chained
 from narrows.pacers.fixed import Fixed
-from narrows.reader import DraftReader
+from narrows.reader import Chained, DraftReader
 from narrows.sampling import SamplingParams, adjust, distribution
 from narrows.schedulers.continuous import Continuous
 from narrows.speculation import Speculation
