@@ -11,11 +11,11 @@ import numpy as np
 
 from narrows.engine import Engine, StepResult
 from narrows.kv.pool import KvPool
-from narrows.reader import Chained
+from narrows.reader import Chain, Chained
 from narrows.sampling import SamplingParams
 from narrows.schedulers.base import Scheduler
 from narrows.schedulers.continuous import Continuous
-from narrows.types import F32, I32, ForwardBatch, ForwardOutput, Request
+from narrows.types import F32, ForwardBatch, ForwardOutput, Request
 from narrows.verifiers.base import Verifier
 from narrows.verifiers.greedy import Greedy
 
@@ -63,21 +63,13 @@ class FakeModel:
         logits = np.stack([rows[t] for t in batch.logit_rows]) if len(batch.logit_rows) else np.empty((0, VOCAB), "f4")
         return ForwardOutput(logits, weight_bytes=1000, kv_bytes=int(batch.context_lens.sum()), seconds=1e-6)
 
-    def draft_chain(self, *args: Any) -> Chained:
-        return chain_by_forwards(lambda batch, _: self.forward(batch), *args)
+    def draft_chain(self, chain: Chain) -> Chained:
+        return chain_by_forwards(lambda batch, _: self.forward(batch), chain)
 
 
-def chain_by_forwards(
-    forward: Callable[[ForwardBatch, F32 | None], ForwardOutput],
-    tokens: I32,
-    context_lens: I32,
-    page_table: I32,
-    counts: I32,
-    ends: I32,
-    ids: I32 | None = None,
-    features: F32 | None = None,
-) -> Chained:
+def chain_by_forwards(forward: Callable[[ForwardBatch, F32 | None], ForwardOutput], chain: Chain) -> Chained:
     """What `NativeModel.draft_chain` is to do, one forward and one request at a time."""
+    tokens, context_lens, page_table, counts, ends, ids, features = chain
     drafted, logprobs = np.zeros((len(tokens), counts.max()), np.int32), np.zeros((len(tokens), counts.max()), "f4")
     lengths, num_bytes = np.zeros(len(tokens), np.int32), 0
     own = np.zeros((0, 0), "f4") if features is None else features.copy()

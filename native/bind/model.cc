@@ -133,6 +133,21 @@ void init(Loaded* self, nb::dict spec, nb::dict tensors, int page_size, int num_
   }
 }
 
+// Of a request's pages, those of so many entries.
+void check_pages(const Model& m, const int32_t* pages, int entries) {
+  for (int p = 0; p * kPage < entries; p++)
+    if (pages[p] < 0 || pages[p] >= m.num_pages())  // a text for each page of every step would be work for nothing
+      require(false, "page_table: page " + std::to_string(pages[p]) + " does not exist");
+}
+
+// Those of a head, a row each for so many tokens; null for other models.
+const float* check_features(const Model& m, const std::optional<Rows>& features, size_t rows, const char* shape) {
+  require(bool(m.config().embed_norm) == bool(features), "features are what a drafting head reads, and no other model");
+  require(!features || (features->shape(0) == rows && int(features->shape(1)) == m.config().hidden),
+          std::string("features must be ") + shape);
+  return features ? features->data() : nullptr;
+}
+
 // The arrays of a ForwardBatch, once they are known to fit the model and one another.
 Batch to_batch(const Model& m, const Ids& tokens, const Ids& positions, const Ids& cu_seqlens, const Ids& context_lens,
                const Table& page_table, const Ids& logit_rows, const std::optional<Ids>& parents = std::nullopt) {
@@ -146,10 +161,7 @@ Batch to_batch(const Model& m, const Ids& tokens, const Ids& positions, const Id
     int n = b.cu_seqlens[i + 1] - b.cu_seqlens[i];
     require(n >= 0 && b.context_lens[i] >= n && b.context_lens[i] <= b.pages_per_row * kPage,
             "context_lens: fewer entries than tokens, or more than the page table holds");
-    for (int p = 0; p * kPage < b.context_lens[i]; p++) {
-      int page = b.page_table[size_t(i) * b.pages_per_row + p];
-      require(page >= 0 && page < m.num_pages(), "page_table: page " + std::to_string(page) + " does not exist");
-    }
+    check_pages(m, b.page_table + size_t(i) * b.pages_per_row, b.context_lens[i]);
   }
   for (int t = 0; t < b.num_tokens; t++)
     require(b.tokens[t] >= 0 && b.tokens[t] < m.config().vocab && b.positions[t] >= 0, "tokens or positions out of range");
@@ -183,11 +195,7 @@ States states(Loaded& self, Ids tokens, Ids positions, Ids cu_seqlens, Ids conte
   Model& m = *self.model;
   size_t hidden = m.config().hidden, width = layers.size() * hidden;
   Batch b = to_batch(m, tokens, positions, cu_seqlens, context_lens, page_table, logit_rows, parents);
-  require(bool(m.config().embed_norm) == bool(features), "features are what a drafting head reads, and no other model");
-  if (features) {
-    require(features->shape(0) == tokens.size() && features->shape(1) == hidden, "features must be [T, H]");
-    b.features = features->data();
-  }
+  b.features = check_features(m, features, tokens.size(), "[T, H]");
   size_t num_final = final_rows ? final_rows->size() : 0;
   float *logits, *streams, *last;
   States out{new_array<float>({size_t(b.num_logits), size_t(m.config().head.rows)}, &logits),
@@ -238,8 +246,7 @@ Drafts chain(Loaded& self, Ids tokens, Ids context_lens, Table page_table, Ids c
   size_t B = tokens.size(), H = m.config().hidden;
   require(context_lens.size() == B && counts.size() == B && page_table.shape(0) == B && B > 0,
           "tokens, context_lens, counts and page_table disagree on the number of requests");
-  require(bool(m.config().embed_norm) == bool(features), "features are what a drafting head reads, and no other model");
-  require(!features || (features->shape(0) == B && features->shape(1) == H), "features must be [B, H]");
+  const float* own = check_features(m, features, B, "[B, H]");
   require(!ids || int(ids->size()) == m.config().head.rows, "ids must name every output");
   Chain c{int(B),
           int(page_table.shape(1)),
@@ -251,29 +258,24 @@ Drafts chain(Loaded& self, Ids tokens, Ids context_lens, Table page_table, Ids c
           page_table.data(),
           ends.data(),
           ids ? ids->data() : nullptr,
-          features ? features->data() : nullptr};
+          own};
   for (size_t b = 0; b < B; b++) {
     require(tokens.data()[b] >= 0 && tokens.data()[b] < m.config().vocab, "tokens out of range");
     require(c.counts[b] > 0 && c.counts[b] <= kMaxChain, "counts out of range");
     c.most = std::max(c.most, c.counts[b]);
     int64_t end = int64_t(c.context_lens[b]) + c.counts[b];
     require(c.context_lens[b] >= 0 && end <= int64_t(c.pages_per_row) * kPage, "page_table: no room for what is drafted");
-    for (int p = 0; p * kPage < end; p++) {
-      int page = c.page_table[b * c.pages_per_row + p];
-      require(page >= 0 && page < m.num_pages(), "page_table: page " + std::to_string(page) + " does not exist");
-    }
+    check_pages(m, c.page_table + b * c.pages_per_row, int(end));
   }
   for (size_t i = 0; ids && i < ids->size(); i++) require(c.ids[i] >= 0 && c.ids[i] < m.config().vocab, "ids out of range");
-  float* states;
   size_t most = c.most;
-  Array<int32_t, 2> drafted = new_array<int32_t>({B, most}, &c.drafted);
-  Array<float, 2> logprobs = new_array<float>({B, most}, &c.logprobs);
-  Array<int32_t, 1> lengths = new_array<int32_t>({B}, &c.lengths);
-  Array<float, 2> own = new_array<float>({features ? B : 0, H}, &states);
-  c.states = features ? states : nullptr;
+  float* states;
+  Drafts out{new_array<int32_t>({B, most}, &c.drafted), new_array<float>({B, most}, &c.logprobs),
+             new_array<int32_t>({B}, &c.lengths), new_array<float>({own ? B : 0, H}, &states)};
+  c.states = own ? states : nullptr;
   nb::gil_scoped_release release;
   draft_chain(m, c);
-  return {drafted, logprobs, lengths, own};
+  return out;
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ class MeasuredCosts:
         seconds = max(seconds, 1e-9)
         old = self.seconds.get(num_rows, seconds)
         new = _mean(old, seconds)
-        for rows in takewhile(lambda rows: rows != num_rows, self.seconds if num_rows in self.seconds else ()):
+        for rows in takewhile(num_rows.__ne__, self.seconds):
             self.seconds[rows] *= new / old
         self.seconds.pop(num_rows, None)
         self.seconds[num_rows] = new  # the oldest comes first

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import _native
-from .reader import Chained
+from .reader import Chain, Chained
 from .types import F32, I32, ForwardBatch, ForwardOutput, ModelSpec
 
 PAGE_SIZE: int = _native.PAGE_SIZE
@@ -59,32 +59,14 @@ class NativeModel:
         weight_bytes, kv_bytes = native.weight_bytes - weight_bytes, native.kv_bytes - kv_bytes
         return ForwardOutput(logits, weight_bytes, kv_bytes, seconds, hidden if self.hidden_of else None, final)
 
-    def draft_chain(
-        self,
-        tokens: I32,
-        context_lens: I32,
-        page_table: I32,
-        counts: I32,
-        ends: I32,
-        ids: I32 | None = None,
-        features: F32 | None = None,
-    ) -> Chained:
-        """Reads a token of each request [B], takes the likeliest to follow it, reads that, and so on.
-
-        Args:
-            context_lens: entries of each request [B] before its token.
-            page_table: pages [B, P] for those, the token and all but the last that is taken.
-            counts: tokens to take for each [B]; fewer where one of `ends` comes first.
-            ids: the tokens that logits are of, where those are not all.
-            features: of a head, [B, H].
+    def draft_chain(self, chain: Chain) -> Chained:
+        """Reads a token of each request, takes the likeliest to follow it, reads that, and so on.
 
         Raises ValueError for what does not fit the model, before anything is computed.
         """
         native = self._native
         num_bytes = native.weight_bytes + native.kv_bytes
-        drafted, logprobs, lengths, states = native.draft_chain(
-            tokens, context_lens, page_table, counts, ends, ids, features
-        )
+        drafted, logprobs, lengths, states = native.draft_chain(*chain)
         return Chained(drafted, logprobs, lengths, states, native.weight_bytes + native.kv_bytes - num_bytes)
 
     def inputs(self, batch: ForwardBatch, wanted: Sequence[tuple[int, int]]) -> list[F32]:

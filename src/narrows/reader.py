@@ -78,6 +78,18 @@ class Reader:
         request.cursors[self.name] = Cursor()
 
 
+class Chain(NamedTuple):
+    """What `draft_chain` goes on from: a token of each of B requests, which is read first."""
+
+    tokens: I32  # [B]
+    context_lens: I32  # [B] entries before it
+    page_table: I32  # [B, P] for those, the token, and all but the last that is taken
+    counts: I32  # [B] tokens to take; fewer where one of `ends` comes first
+    ends: I32
+    ids: I32 | None = None  # the tokens that logits are of, where those are not all
+    features: F32 | None = None  # [B, H] of a head
+
+
 class Chained(NamedTuple):
     """What `draft_chain` drafted: of row b the first lengths[b] entries."""
 
@@ -91,16 +103,7 @@ class Chained(NamedTuple):
 class Draftsman(Model, Protocol):
     """A model that drafts; see `NativeModel.draft_chain`."""
 
-    def draft_chain(
-        self,
-        tokens: I32,
-        context_lens: I32,
-        page_table: I32,
-        counts: I32,
-        ends: I32,
-        ids: I32 | None = None,
-        features: F32 | None = None,
-    ) -> Chained: ...
+    def draft_chain(self, chain: Chain) -> Chained: ...
 
 
 class DraftReader(Reader):
@@ -122,7 +125,8 @@ class DraftReader(Reader):
         starts = np.array([cursor.num_read for cursor in cursors], np.int32)
         features = self._own_features([request for request, _, _ in items])
         last = np.array([*ends], np.int32)
-        out = self.draftsman.draft_chain(tokens, starts, page_table(cursors), counts, last, self.ids, features)
+        chain = Chain(tokens, starts, page_table(cursors), counts, last, self.ids, features)
+        out = self.draftsman.draft_chain(chain)
         self.num_bytes += out.num_bytes
         found = []
         for i, (request, _, _) in enumerate(items):

@@ -13,6 +13,7 @@ from tiny_heads import write_tiny_head
 
 from narrows import LLM
 from narrows.native import NativeModel
+from narrows.reader import Chain
 from narrows.types import F32, I32, ForwardBatch
 
 B, MOST = 3, 9
@@ -60,9 +61,9 @@ def head(tiny_path: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Nat
 def test_a_model_drafts_what_its_forwards_choose(model: NativeModel) -> None:
     fill(model)
     before = model._native.weight_bytes + model._native.kv_bytes
-    got = model.draft_chain(*arguments(270, []))
+    got = model.draft_chain(Chain(*arguments(270, [])))
     assert got.num_bytes == model._native.weight_bytes + model._native.kv_bytes - before > 0
-    want = chain_by_forwards(lambda batch, _: model.forward(batch), *arguments(270, []))
+    want = chain_by_forwards(lambda batch, _: model.forward(batch), Chain(*arguments(270, [])))
     assert got.lengths.tolist() == COUNTS.tolist()
     for b, n in enumerate(COUNTS):
         assert got.tokens[b, :n].tolist() == want.tokens[b, :n].tolist()
@@ -72,9 +73,9 @@ def test_a_model_drafts_what_its_forwards_choose(model: NativeModel) -> None:
 
 def test_a_chain_stops_behind_an_end(model: NativeModel) -> None:
     fill(model)
-    whole = model.draft_chain(*arguments(270, [])).tokens[0].tolist()
+    whole = model.draft_chain(Chain(*arguments(270, []))).tokens[0].tolist()
     end = whole[3]
-    got = model.draft_chain(*arguments(270, [end]))
+    got = model.draft_chain(Chain(*arguments(270, [end])))
     assert got.tokens[0, : got.lengths[0]].tolist() == whole[: whole.index(end) + 1]
     assert got.lengths[1] == 1
 
@@ -84,8 +85,8 @@ def test_a_head_goes_on_from_its_own_states(head: tuple[NativeModel, I32]) -> No
     rng = np.random.default_rng(7)
     fill(model, lambda count: np.random.default_rng(count).standard_normal((count, 64)).astype(np.float32))
     features = rng.standard_normal((B, 64)).astype(np.float32)
-    got = model.draft_chain(*arguments(270, []), ids, features)
-    want = chain_by_forwards(model.forward, *arguments(270, []), ids, features)
+    got = model.draft_chain(Chain(*arguments(270, []), ids, features))
+    want = chain_by_forwards(model.forward, Chain(*arguments(270, []), ids, features))
     for b, n in enumerate(COUNTS):
         assert got.tokens[b, :n].tolist() == want.tokens[b, :n].tolist()
         assert set(got.tokens[b, :n].tolist()) <= set(ids.tolist())
@@ -108,18 +109,18 @@ def test_what_does_not_fit_is_refused(model: NativeModel, place: int, value: I32
     given = arguments(270, [])
     given[place] = value
     with pytest.raises(ValueError, match=problem):
-        model.draft_chain(*given)
+        model.draft_chain(Chain(*given))
 
 
 def test_features_and_ids_must_fit(model: NativeModel, head: tuple[NativeModel, I32]) -> None:
     features = np.zeros((B, 64), np.float32)
     with pytest.raises(ValueError, match="no other model"):
-        model.draft_chain(*arguments(270, []), None, features)
+        model.draft_chain(Chain(*arguments(270, []), None, features))
     with pytest.raises(ValueError, match="no other model"):
-        head[0].draft_chain(*arguments(270, []), head[1])
+        head[0].draft_chain(Chain(*arguments(270, []), head[1]))
     with pytest.raises(ValueError, match=r"features must be \[B, H\]"):
-        head[0].draft_chain(*arguments(270, []), head[1], features[:2])
+        head[0].draft_chain(Chain(*arguments(270, []), head[1], features[:2]))
     with pytest.raises(ValueError, match="ids must name every output"):
-        head[0].draft_chain(*arguments(270, []), head[1][:-1], features)
+        head[0].draft_chain(Chain(*arguments(270, []), head[1][:-1], features))
     with pytest.raises(ValueError, match="ids out of range"):
-        head[0].draft_chain(*arguments(270, []), head[1] + 1000, features)
+        head[0].draft_chain(Chain(*arguments(270, []), head[1] + 1000, features))

@@ -15,7 +15,7 @@ from narrows.engine import Engine
 from narrows.heads import Fusion, HeadReader
 from narrows.kv.pool import KvPool
 from narrows.pacers.fixed import Fixed
-from narrows.reader import Chained
+from narrows.reader import Chain, Chained
 from narrows.speculation import Speculation
 from narrows.types import F32, ForwardBatch, ForwardOutput
 
@@ -87,8 +87,8 @@ class FakeHead:
         hidden = np.array([[state_after(path) + (0 if self.exact else OWN)] for path in read], np.float32)
         return ForwardOutput(logits, 100, 10, 1e-7, hidden)
 
-    def draft_chain(self, *args: Any) -> Chained:
-        return chain_by_forwards(self.forward, *args)
+    def draft_chain(self, chain: Chain) -> Chained:
+        return chain_by_forwards(self.forward, chain)
 
 
 def head_reader(*, num_pages: int = 64, page_size: int = 8, **options: Any) -> HeadReader:

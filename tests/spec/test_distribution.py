@@ -26,7 +26,7 @@ from narrows.drafters.model import DraftModel
 from narrows.engine import Engine
 from narrows.kv.pool import KvPool
 from narrows.pacers.fixed import Fixed
-from narrows.reader import Chained, DraftReader
+from narrows.reader import Chain, Chained, DraftReader
 from narrows.sampling import SamplingParams, adjust, distribution
 from narrows.schedulers.continuous import Continuous
 from narrows.speculation import Speculation
@@ -50,8 +50,8 @@ class TableModel:
     def forward(self, batch: ForwardBatch) -> ForwardOutput:
         return ForwardOutput(self.table[batch.tokens[batch.logit_rows]], 0, 0, 0.0)
 
-    def draft_chain(self, *args: Any) -> Chained:
-        return chain_by_forwards(lambda batch, _: self.forward(batch), *args)
+    def draft_chain(self, chain: Chain) -> Chained:
+        return chain_by_forwards(lambda batch, _: self.forward(batch), chain)
 
 
 def engine(drafter: Any, verifier: Verifier) -> Engine:
