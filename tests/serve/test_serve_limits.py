@@ -64,6 +64,13 @@ def closed(connection: socket.socket) -> bool:
     return True
 
 
+def is_open(connection: socket.socket) -> bool:
+    """Whether the other side still has the connection, asked of the kernel: reading would bring it back to life."""
+    port = connection.getsockname()[1]
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(int(remote.partition(":")[2], 16) == port and state == "01" for _, _, remote, state, *_ in rows)
+
+
 def test_a_full_disk_costs_the_log_and_nothing_else(strict: Server) -> None:
     log = strict.log
     for _ in range(FILE_BYTES // 200):
@@ -85,6 +92,7 @@ def test_a_reader_that_stops_is_left(strict: Server) -> None:
         wait(lambda: strict.metric("vllm:num_requests_running") == 16)
         assert strict.complete("the cat")["choices"]
         wait(strict.quiet)
+        wait(lambda: not is_open(reader))  # its work may end before: what waits for it is bounded
         assert closed(reader)
 
 
