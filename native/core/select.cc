@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -189,12 +190,23 @@ int sample(const float* logits, int n, const SampleParams& p) {
 }
 
 double log_sum_exp(const float* logits, int n) {
-  const double m = largest(logits, n);
-  if (std::isinf(m)) return m;
-  double sum = 0;
-  for (int i = 0; i < n; i++)
-    if (logits[i] == logits[i]) sum += std::exp(logits[i] - m);
-  return m + std::log(sum);
+  const float max = largest(logits, n);
+  if (std::isinf(max)) return max;
+  constexpr int kBlock = 256;
+  double sums[kStep] = {};
+  for (int begin = 0; begin < n; begin += kBlock) {
+    float weights[kBlock];
+    const int size = std::min(kBlock, n - begin);
+    for (int i = 0; i < size; i++) {
+      const float x = logits[begin + i] - max;
+      weights[i] = x > kFloor ? x : kFloor;  // a loop of its own, as in Ranking
+    }
+    for (int i = 0; i < size; i++) weights[i] = exp_negative(weights[i]);
+    std::fill(weights + size, weights + kBlock, 0.0f);
+    for (int i = 0; i < kBlock; i += kStep)
+      for (int j = 0; j < kStep; j++) sums[j] += weights[i + j];
+  }
+  return max + std::log(std::accumulate(sums, sums + kStep, 0.0));
 }
 
 void top_k(const float* logits, int n, int k, int32_t* ids, float* values) {

@@ -189,7 +189,7 @@ def test_native_selection_agrees_with_numpy(size: int) -> None:
     logits = np.random.default_rng(size).integers(-40, 40, (3, size)).astype(np.float32) / 4
     assert _native.argmax(logits).tolist() == logits.argmax(axis=1).tolist()
     exact = np.log(np.exp(logits.astype(np.float64)).sum(axis=1))
-    assert _native.log_sum_exp(logits) == pytest.approx(exact, rel=1e-12)
+    assert _native.log_sum_exp(logits) == pytest.approx(exact, abs=3e-7)
     k = min(size, 20)
     ids, values = _native.top_k(logits, k)
     for row, i, v in zip(logits, ids, values, strict=True):

@@ -17,7 +17,7 @@ int argmax(const float* logits, int n);
 // Draws one token: softmax(logits / temperature), cut by top_k, then top_p, then min_p, renormalised; inverse CDF at `uniform`
 // over the kept tokens in order of decreasing probability (ties by index), so the draw depends on nothing else.
 int sample(const float* logits, int n, const SampleParams& p);
-// log(sum(exp(logits))), in double, in index order.
+// log(sum(exp(logits))), to about 2e-7; NaN weighs nothing.
 double log_sum_exp(const float* logits, int n);
 // The k largest logits in decreasing order (ties by index): ids [k], values [k].
 void top_k(const float* logits, int n, int k, int32_t* ids, float* values);
