@@ -2,16 +2,53 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
+
+log = logging.getLogger(__name__)
 
 _CGROUP = Path("/sys/fs/cgroup")
 _CPUS = Path("/sys/devices/system/cpu")
+_STALE_SECONDS = 24 * 3600
 
 
 def cache_dir() -> Path:
     """Where everything that is kept between runs lives: $NARROWS_CACHE or ~/.cache/narrows."""
     return Path(os.environ.get("NARROWS_CACHE") or "~/.cache/narrows").expanduser()
+
+
+def keep(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """A file that spares a later run some work. A folder that cannot be written, or is full, costs it just that.
+
+    The file appears whole or not at all, also with several processes at work.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path.parent)
+        fd, temporary = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".tmp", dir=path.parent)
+        try:
+            with open(fd, "wb") as file:
+                write(file)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        log.info("%s is not kept for later runs: %s", Path(path.parent.name, path.name), error)
+
+
+def _sweep(folder: Path) -> None:
+    """Removes what processes that were killed while writing left behind."""
+    for left in folder.glob("*.tmp"):
+        with suppress(FileNotFoundError):  # another process was faster
+            if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+                left.unlink()
 
 
 def default_threads() -> tuple[int, str]:

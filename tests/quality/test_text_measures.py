@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -114,13 +115,35 @@ def test_pages_come_back_when_reading_stops_early(tiny: LLM, monkeypatch: pytest
     assert tiny.engine.pool.num_free == tiny.engine.pool.num_pages
 
 
-def test_own_text_is_the_same_every_time(tiny: LLM, tiny_path: Path) -> None:
+def test_own_text_is_the_same_every_time(
+    tiny: LLM, other: LLM, tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     measure = Perplexity(window=64, chunks=3)
     again = LLM(tiny_path, num_threads=1, cache=False)
-    first, second = (measure.items(None, llm) for llm in (tiny, again))
-    assert first == second
-    assert [len(item.content) for item in first] == [64] * 3
-    assert first[0].id == "own/0"
+    found = []
+    for i, llm in enumerate((tiny, again, other)):
+        monkeypatch.setenv("NARROWS_CACHE", str(tmp_path / str(i)))
+        found.append(measure.items(None, llm))
+    assert found[0] == found[1] != found[2]
+    assert [len(item.content) for item in found[0]] == [64] * 3
+    assert found[0][0].id == "own/0"
+
+
+def test_own_text_is_written_once(
+    tiny: LLM, other: LLM, tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NARROWS_CACHE", str(tmp_path))
+    measure = Perplexity(window=64, chunks=3)
+    found = measure.items(None, tiny)
+    again = LLM(tiny_path, num_threads=1, cache=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(again, "generate", None)
+        assert measure.items(None, again) == found
+    assert measure.items(None, other) != found
+    assert len(measure.items(None, tiny)) == len(replace(measure, chunks=2).items(None, tiny)) + 1
+    for damaged in (tmp_path / "texts").iterdir():
+        damaged.write_text("[[")
+    assert measure.items(None, tiny) == found
 
 
 def test_errors_name_the_file_and_the_fix(tiny: LLM, tmp_path: Path, text: str) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ..machine import cache_dir
+from ..machine import cache_dir, keep
 from .base import CheckpointError, MappedFile, TensorInfo, read_object
 from .safetensors import read_tensors
 
@@ -150,11 +150,7 @@ def sha256(path: Path) -> str:
         with f.open("rb") as file:
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
-    try:
-        memo.parent.mkdir(parents=True, exist_ok=True)
-        memo.write_text(digest.hexdigest())
-    except OSError:  # it costs the next start a second
-        pass
+    keep(memo, lambda file: file.write(digest.hexdigest().encode()))
     return digest.hexdigest()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..machine import keep
 from ..types import F32, ForwardBatch, ModelSpec
 from . import sequences
 
@@ -71,14 +71,7 @@ class Kept:
         return np.load(self.path)
 
     def keep(self, hessian: F32) -> None:
-        temporary = self.path.with_suffix(f".{os.getpid()}")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                np.save(file, hessian)
-            os.replace(temporary, self.path)
-        except OSError:  # it can be made again
-            temporary.unlink(missing_ok=True)
+        keep(self.path, lambda file: np.save(file, hessian))
 
 
 def collect(

@@ -9,10 +9,9 @@ and y_T is never read.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..machine import keep
 from ..sampling import SamplingParams, child_seed
 from .base import CompressError
 from .openers import openers
@@ -110,11 +110,7 @@ def kept_samples(store: Path, kept: Path) -> Iterator[None]:
         shutil.copyfile(kept, store)
     yield
     if store.exists() and (not kept.exists() or kept.stat().st_size < store.stat().st_size):
-        with suppress(OSError):  # they can be made again
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            temporary = kept.with_suffix(f".{os.getpid()}")
-            shutil.copyfile(store, temporary)
-            os.replace(temporary, kept)
+        keep(kept, lambda file: file.write(store.read_bytes()))
 
 
 def _rows(plan: Calibration, prompt: list[int], answer: list[int]) -> Sequence:

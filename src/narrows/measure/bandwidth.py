@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from narrows.measure.provenance import cpu_model, num_cpus
 from narrows.measure.samples import Samples
 
-from ..machine import cache_dir
+from ..machine import cache_dir, keep
 
 QUICK_BYTES = 256 << 20  # over most last-level caches, yet written and read in a fraction of a second
 FULL_BYTES = 2 << 30
@@ -66,13 +64,7 @@ def _load() -> dict[str, Any]:
 def _remember(threads: int, value: float) -> None:
     # The best, because a bound is what the machine can do when nobody disturbs it.
     value = max(value, known(threads) or 0)
-    content, path = _load(), cache_file()
+    content = _load()
     found = content.get(machine_key())
     content[machine_key()] = {**(found if isinstance(found, dict) else {}), str(threads): round(value, 3)}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as f:
-            json.dump(content, f, indent=2)
-        os.replace(f.name, path)
-    except OSError:  # a read-only cache costs a measurement next time, nothing else
-        pass
+    keep(cache_file(), lambda file: file.write(json.dumps(content, indent=2).encode()))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 import numpy as np
 
 from narrows.text.errors import TokenizerError
 
-from ..machine import cache_dir
+from ..machine import cache_dir, keep
 
 MAX_PIECE_CHARS = 256  # deriving takes the square of a token's length
 WORTH_KEEPING = 50_000  # tokens; smaller vocabularies are derived in no time
@@ -44,7 +42,8 @@ def kept_merges(vocab: dict[str, int], scores: np.ndarray, identity: str) -> Mer
     found = _read(path, vocab)
     if found is None:
         found = derive_merges(vocab, scores)
-        _write(path, vocab, found)
+        pairs = np.array([(vocab[a], vocab[b]) for a, b in found], np.int32)
+        keep(path, lambda file: np.save(file, pairs))
     return found
 
 
@@ -62,14 +61,3 @@ def _read(path: Path, vocab: dict[str, int]) -> Merges | None:
     except KeyError:
         return None
     return merges if all(a + b in vocab for a, b in merges) else None
-
-
-def _write(path: Path, vocab: dict[str, int], merges: Merges) -> None:
-    pairs = np.array([(vocab[a], vocab[b]) for a, b in merges], dtype=np.int32)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-            np.save(file, pairs)
-        os.replace(file.name, path)
-    except OSError:
-        return  # a full or read-only disk costs the next run a second, nothing else

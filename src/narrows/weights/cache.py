@@ -7,19 +7,16 @@ payload must be, so nothing in the file has to be believed; whatever does not ma
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import struct
-import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import xxhash
 
 from .. import _native
-from ..machine import cache_dir
+from ..machine import cache_dir, keep
 from .format import U8
 
 log = logging.getLogger(__name__)
@@ -28,7 +25,6 @@ MAGIC = b"NARROWS1"
 HEADER = struct.Struct("<8s16sQQ8s")  # magic, key, payload bytes, chunk bytes, checksum of the table
 CHUNK = 4 << 20  # still in the processor's cache when it is hashed
 ALIGNMENT = 4096
-STALE_SECONDS = 24 * 3600
 
 
 def packed_dir() -> Path:
@@ -85,23 +81,8 @@ def _read(fd: int, key: bytes, wanted: int | None, num_threads: int) -> U8:
 
 
 def write(path: Path, key: bytes, buffer: U8) -> None:
-    """Keeps a buffer under a key. A directory that cannot be written, or is full, costs only the next start its speed.
-
-    The file appears whole or not at all, also with several processes at work.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(path.parent)
-        fd, temporary = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".tmp", dir=path.parent)
-        try:
-            with open(fd, "wb", buffering=0) as file:
-                _write(file.fileno(), key, buffer)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as error:
-        log.info("packed weights are not kept for the next start: %s", error)
+    """Keeps a buffer under a key, if it can."""
+    keep(path, lambda file: _write(file.fileno(), key, buffer))
 
 
 def _write(fd: int, key: bytes, buffer: U8) -> None:
@@ -119,11 +100,3 @@ def _layout(num_bytes: int) -> tuple[int, int]:
     """Bytes of the table, and where the payload starts."""
     table = -(-num_bytes // CHUNK) * 8
     return table, -(-(HEADER.size + table) // ALIGNMENT) * ALIGNMENT
-
-
-def _sweep(folder: Path) -> None:
-    """Removes what processes that were killed while writing left behind."""
-    for left in folder.glob("*.tmp"):
-        with contextlib.suppress(FileNotFoundError):  # another process was faster
-            if time.time() - left.stat().st_mtime > STALE_SECONDS:
-                left.unlink()

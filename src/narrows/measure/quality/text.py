@@ -7,13 +7,19 @@ and only the second half of a window is scored (tokens ``window // 2 + 1`` to th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
-from weakref import WeakKeyDictionary
 
 import numpy as np
+import xxhash
+
+from narrows.checkpoints.compressed import sha256
+from narrows.machine import cache_dir, keep
 
 from .base import DataError, Item, Metric, Record
 from .openers import continuations, opening
@@ -150,15 +156,14 @@ def check_vocabularies(model: LLM, baseline: LLM) -> None:
         )
 
 
-_own: WeakKeyDictionary[LLM, dict[tuple[int, int], list[list[int]]]] = WeakKeyDictionary()
-
-
 def _own_text(model: LLM, window: int, chunks: int) -> list[list[int]]:
-    """Windows of what the model writes by itself, each after an opener; kept, as two measures read them."""
-    known = _own.setdefault(model, {})
-    key = window, chunks or OWN_WINDOWS
-    if key not in known:
-        prompts = [opening(model, i)[: window // 2] for i in range(key[1])]
-        written = continuations(model, prompts, [window - len(p) for p in prompts], temperature=1)
-        known[key] = [p + w for p, w in zip(prompts, written, strict=True)]
-    return known[key]
+    """Windows of what the model writes by itself, each after an opener; kept, as every candidate is read along them."""
+    prompts = [opening(model, i)[: window // 2] for i in range(chunks or OWN_WINDOWS)]
+    key = json.dumps([sha256(model.loaded.path), str(model.loaded.stack), version("narrows"), window, prompts])
+    path = cache_dir() / "texts" / f"{xxhash.xxh3_128_hexdigest(key.encode())}.json"
+    with suppress(OSError, ValueError):  # not there yet, or damaged
+        return json.loads(path.read_text())
+    written = continuations(model, prompts, [window - len(p) for p in prompts], temperature=1)
+    windows = [p + w for p, w in zip(prompts, written, strict=True)]
+    keep(path, lambda file: file.write(json.dumps(windows).encode()))
+    return windows
