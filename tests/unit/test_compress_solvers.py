@@ -134,13 +134,17 @@ def test_a_dead_input_loses_its_weights_and_disturbs_nothing() -> None:
     np.testing.assert_array_equal(np.delete(kept, 7, 1), np.delete(w, 7, 1))
 
 
-def test_inverse_factor_is_the_cholesky_factor_of_the_inverse() -> None:
-    _, h = problem(cols=300)
+@pytest.mark.parametrize("cols", [1, 100, 300, 1100])
+def test_inverse_factor_is_the_cholesky_factor_of_the_inverse(cols: int) -> None:
+    _, h = problem(cols=cols)
     factor, dead = inverse_factor(h, 0.01)
-    damped = h.astype(np.float64) + 0.01 * np.diag(h).astype(np.float64).mean() * np.eye(300)
+    damped = h.astype(np.float64) + 0.01 * np.diag(h).astype(np.float64).mean() * np.eye(cols)
     assert not dead.any()
     assert (np.tril(factor, -1) == 0).all()
     np.testing.assert_allclose(factor.T @ factor, np.linalg.inv(damped), rtol=1e-3, atol=1e-4)
+
+
+def test_inputs_that_are_not_finite_are_refused() -> None:
     with pytest.raises(ValueError, match="not finite"):
         inverse_factor(np.full((4, 4), np.nan, np.float32), 0.01)
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ..types import F32
 from .grid import Grid
+from .linear import energy
 from .pattern import Pattern
 
 Bool = npt.NDArray[np.bool_]
@@ -47,9 +48,5 @@ class Solver(Protocol):
 
 def relative_loss(weights: F32, solved: F32, hessian: F32) -> float:
     """|| (W - W') X ||^2 / || W X ||^2 of matrices [rows, cols], with X X^T in proportion to the Hessian."""
-
-    def energy(w: F32) -> float:
-        return float(np.einsum("ij,ij->", w @ hessian, w, dtype=np.float64))
-
-    whole = energy(weights)
-    return energy(weights - solved) / whole if whole > 0 else 0.0
+    whole = energy(weights, hessian)
+    return energy(weights - solved, hessian) / whole if whole > 0 else 0.0

@@ -124,8 +124,8 @@ def passes(spec: ModelSpec, layers: Sequence[int], memory: int) -> list[list[int
     A group costs a reading of all texts.
     """
     sizes = [width(spec, which) for which in range(HEAD)]
-    # Factoring holds the largest Hessian three times in float64.
+    # Factoring holds the largest Hessian in float64, then in float32 too, and has room for products.
     each = sum(4 * n * n + 4 * n * ROWS for n in sizes)
-    most = max(1, (memory - 24 * max(sizes) ** 2) // each)
+    most = max(1, (memory - 16 * max(sizes) ** 2) // each)
     count = -(-len(layers) // most)
     return [part.tolist() for part in np.array_split(np.asarray(layers, int), count)] if layers else []
