@@ -22,7 +22,7 @@ MATRICES = {"q": 0, "k": 0, "v": 0, "o": 1, "gate": 2, "up": 2, "down": 3}  # of
 INPUT_NAMES = ("qkv", "o", "gate/up", "down", "head")
 HEAD = 4
 ROWS = 512  # most tokens of a forward, but for one sequence that is longer: their inputs are held in memory
-TILE = 1024  # columns of H computed at a time
+TILE = 256  # columns of H computed at a time: what lies below the diagonal is not
 
 
 def input_of(name: str, num_layers: int) -> Input:
