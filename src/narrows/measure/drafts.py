@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..compress.sequences import read_prompts
 from ..sampling import SamplingParams
+from .output import bar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,13 +56,15 @@ def _measure(
     runs: dict[str, _Runs], path: Path | None, count: int, params: SamplingParams, batch: int
 ) -> Iterator[dict[str, Any]]:
     prompts = choose_prompts(runs[PLAIN].llm, path, count)
-    for i in range(0, len(prompts), batch):
-        for run in runs.values():
-            began = time.process_time()
-            answers = [answer.outputs[0] for answer in run.llm.generate(prompts[i : i + batch], params)]
-            run.cpu.append(time.process_time() - began)
-            run.speeds.append(sum(answer.metrics.tokens_per_second or float("nan") for answer in answers))
-            run.tokens += [answer.token_ids for answer in answers]
+    with bar(f"{batch} together", -(-len(prompts) // batch)) as advance:
+        for i in range(0, len(prompts), batch):
+            for run in runs.values():
+                began = time.process_time()
+                answers = [answer.outputs[0] for answer in run.llm.generate(prompts[i : i + batch], params)]
+                run.cpu.append(time.process_time() - began)
+                run.speeds.append(sum(answer.metrics.tokens_per_second or float("nan") for answer in answers))
+                run.tokens += [answer.token_ids for answer in answers]
+            advance()
     plain = runs[PLAIN]
     for draft, run in runs.items():
         figures = run.llm.ledger.drafts.json()
