@@ -8,6 +8,7 @@
 #include <string>
 
 #include "narrows/format.h"
+#include "narrows/ops.h"
 
 namespace narrows {
 namespace nb = nanobind;
@@ -25,6 +26,13 @@ using Table = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::
 
 inline void require(bool ok, const std::string& message) {
   if (!ok) throw std::invalid_argument(message);
+}
+
+// A level of this machine by name; empty: the one in use.
+inline const OpTable* find_level(const std::string& isa) {
+  const OpTable* table = isa.empty() ? &ops() : find_ops(isa.c_str());
+  require(table, "ISA level `" + isa + "` is not one of this machine's");
+  return table;
 }
 
 template <class T, int N>

@@ -117,8 +117,7 @@ void init(Loaded* self, nb::dict spec, nb::dict tensors, int page_size, int num_
           const Loaded* kv_of) {
   require(page_size == kPage, "page_size must be " + std::to_string(kPage));
   require(num_pages > 0 && num_threads > 0 && num_threads <= 256, "num_pages and num_threads must be positive");
-  const OpTable* table = isa.empty() ? &ops() : find_ops(isa.c_str());
-  require(table, "ISA level `" + isa + "` is not one of this machine's");
+  const OpTable* table = find_level(isa);
   new (self) Loaded;
   try {
     ModelConfig c = to_config(spec, tensors, self->keep);

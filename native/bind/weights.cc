@@ -47,8 +47,7 @@ Format to_format(nb::handle o) {
 // w x for a packed matrix, through the kernels of any level of this machine, on one thread.
 Array<float, 2> matmul(nb::object packed, Rows x, const std::string& isa) {
   Matrix w = to_matrix(packed, "packed");
-  const OpTable* table = isa.empty() ? &ops() : find_ops(isa.c_str());
-  require(table, "ISA level `" + isa + "` is not one of this machine's");
+  const OpTable* table = find_level(isa);
   require(int(x.shape(1)) == w.cols, "x must have as many columns as the matrix");
   int rows = int(x.shape(0));
   float* y;
@@ -64,8 +63,7 @@ Array<float, 2> matmul(nb::object packed, Rows x, const std::string& isa) {
 
 // Seconds of each of `repeats` passes over all matrices, with random activations of `rows` rows, on the threads of a forward.
 std::vector<double> time_products(nb::list matrices, int rows, int num_threads, int repeats, const std::string& isa) {
-  const OpTable* table = isa.empty() ? &ops() : find_ops(isa.c_str());
-  require(table, "ISA level `" + isa + "` is not one of this machine's");
+  const OpTable* table = find_level(isa);
   require(rows > 0 && rows <= 4096 && num_threads > 0 && num_threads <= 256 && nb::len(matrices) > 0,
           "time_products needs matrices, rows and threads");
   std::vector<Matrix> list;
@@ -115,10 +113,16 @@ Matrix to_matrix(nb::handle o, const std::string& name) {
   if (m.format.sparse) {
     size_t tiles = num_tiles(m.rows), end = 8 * (tiles + 1);
     require(data.size() >= end + 64, name + ": packed data is shorter than its table of tiles");
+    const Layout at(m.format, m.cols);
+    // In pairs a tile is half as many codes as a dense one, and a bit a weight.
+    size_t in_pairs = at.tile_bytes - size_t(at.num_units) * (at.unit_bytes / 2 - 64);
     for (size_t i = 0; i <= tiles; i++) {
-      require(m.offset(int(i)) >= end && m.offset(int(i)) <= data.size() - 64, name + ": its table of tiles is damaged");
-      end = m.offset(int(i));
+      size_t start = m.offset(int(i));
+      bool known = i == 0 || !m.in_pairs(int(i) - 1) || start - end == in_pairs;
+      require(known && start >= end && start <= data.size() - 64, name + ": its table of tiles is damaged");
+      end = start;
     }
+    require(!m.in_pairs(int(tiles)), name + ": its table of tiles is damaged");
   }
   require(data.size() >= m.bytes(), name + ": packed data is shorter than its shape and format need");
   require(reinterpret_cast<uintptr_t>(m.data) % 64 == 0, name + ": packed data is not aligned to 64 bytes");
@@ -171,7 +175,8 @@ void bind_weights(nb::module_& m) {
       "format"_a, "w"_a, "dst"_a, "num_threads"_a = 1);
   m.def(
       "pack_sparse",
-      [](nb::object format, nb::object codes, Masks mask, Words scales, int num_threads) {
+      [](nb::object format, nb::object codes, Masks mask, Words scales, int num_threads, const std::string& isa) {
+        const OpTable* table = find_level(isa);
         Format f = to_format(format);
         require(f.sparse, "format: not a sparse one");
         std::variant<Codes, Words> values;
@@ -194,12 +199,12 @@ void bind_weights(nb::module_& m) {
         }
         auto array = new_array<uint8_t>({size}, &out);
         nb::gil_scoped_release release;
-        pack_sparse(f, w, out, num_threads);
+        pack_sparse(f, w, table->pairs, out, num_threads);
         return array;
       },
-      "format"_a, "codes"_a, "mask"_a, "scales"_a, "num_threads"_a = 1,
-      "Bytes of the kept weights in a sparse format: codes [rows, cols] uint8 (uint16 for bf16), mask [rows, cols] bool,\n"
-      "scales [rows, groups] as the uint16 bits of float16.");
+      "format"_a, "codes"_a, "mask"_a, "scales"_a, "num_threads"_a = 1, "isa"_a = "",
+      "Bytes of the kept weights in a sparse format, as a level's products like them best: codes [rows, cols] uint8\n"
+      "(uint16 for bf16), mask [rows, cols] bool, scales [rows, groups] as the uint16 bits of float16.");
   m.def(
       "unpack_row",
       [](nb::object packed, int row) {

@@ -441,7 +441,7 @@ void unpack_row(const Matrix& w, int n, float* out) {
       if (f.minimum) m = half(header + at.mins + i * kLanes * 2);
     }
     for (int k = g * f.group, last = std::min(k + f.group, w.cols); k < last; k++) {
-      if (k % kUnit == 0 && f.sparse) next = get_kept(f.bits, next, lane, q);
+      if (k % kUnit == 0 && f.sparse) next = get_kept(f.bits, next, w.in_pairs(n / kLanes), lane, q);
       if (k % kUnit == 0 && !f.sparse) get_codes(f.bits, tile + at.unit(k / kUnit), lane, q);
       out[k] = s * float(q[k % kUnit] - f.offset());
       if (f.minimum) out[k] += m;  // adding zero would lose the sign of a zero

@@ -33,6 +33,6 @@ void by_tiles(int rows, int num_threads, Body body) {
 }
 
 // The 32 codes of one lane of a sparse unit, as they were before packing; returns the unit's end.
-const uint8_t* get_kept(int bits, const uint8_t* unit, int lane, uint8_t* q);
+const uint8_t* get_kept(int bits, const uint8_t* unit, bool in_pairs, int lane, uint8_t* q);
 
 }  // namespace narrows

@@ -131,6 +131,11 @@ inline __m256i now(__m256i sum) {
   asm("" : "+x"(sum));
   return sum;
 }
+// Has what was stored broadcast from there, not out of the registers that it is in.
+template <int BYTES>
+inline void in_memory(void* p) {
+  asm("" : "+m"(*(uint8_t (*)[BYTES])p));
+}
 inline __m256i broadcast(const void* p) {  // of 4 bytes
   int32_t x;
   __builtin_memcpy(&x, p, 4);
@@ -150,7 +155,7 @@ inline void join(const int8_t* high, const int8_t* low, int16_t* out) {
   __m256i odd = _mm256_add_epi16(_mm256_and_si256(h, _mm256_set1_epi16(short(0xff00))), _mm256_srai_epi16(l, 8));
   _mm256_storeu_si256((__m256i*)out, even);
   _mm256_storeu_si256((__m256i*)(out + 16), odd);
-  asm("" ::: "memory");  // they are broadcast from there, not out of the registers that they are in
+  in_memory<64>(out);
 }
 // acc[n] += sum over i < 2 of w[2n + i] * x[i], in words
 inline I dot_words(I acc, B w, const int16_t* x) {
@@ -196,36 +201,29 @@ inline I dot_quads(const B (&q)[8], int first, const int8_t* high, const int8_t*
 }
 
 // Pairs (NARROWS_PAIRS): two kept of every four weights (kernels/pairs-inl.h).
-inline bool in_pairs(const uint8_t* masks) {  // of a unit
-  __m256i bits = _mm256_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4, 0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4);
-  __m256i half = _mm256_set1_epi8(0x0f), two = _mm256_set1_epi8(2), all = _mm256_set1_epi8(-1);
-  for (int i = 0; i < 2; i++) {
-    __m256i m = _mm256_loadu_si256((const __m256i*)(masks + 32 * i));
-    __m256i even = _mm256_shuffle_epi8(bits, _mm256_and_si256(m, half));
-    __m256i odd = _mm256_shuffle_epi8(bits, _mm256_and_si256(_mm256_srli_epi16(m, 4), half));
-    all = _mm256_and_si256(all, _mm256_and_si256(_mm256_cmpeq_epi8(even, two), _mm256_cmpeq_epi8(odd, two)));
-  }
-  return _mm256_movemask_epi8(all) == -1;
+// The columns of the two codes of each of 16 rows in the lower two bits, of which a shuffle of repeated quads needs no more; bit 7 is 0.
+inline __m256i columns(const uint8_t* picks, int quad) {
+  __m256i v = _mm256_loadu_si256((const __m256i*)(picks + quad / 4 * 32));
+  v = _mm256_and_si256(quad & 1 ? _mm256_srli_epi16(v, 2) : v, _mm256_set1_epi8(0x33));
+  return quad & 2 ? _mm256_srli_epi16(v, 4) : v;
 }
-// For each lane the shuffle that picks two of four words. The lower three bits of a nibble with two bits set tell which.
-inline I picks(const uint8_t* mask) {
-  constexpr int a = 0x0100, b = 0x0302, c = 0x0504, d = 0x0706;  // the words' bytes
-  __m256i which = _mm256_setr_epi32(0, d << 16 | a, d << 16 | b, b << 16 | a, d << 16 | c, c << 16 | a, c << 16 | b, 0);
-  __m256i down = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
-  __m256i lo = _mm256_srlv_epi32(broadcast(mask), down), hi = _mm256_srlv_epi32(broadcast(mask + 4), down);
-  return {_mm256_permutevar8x32_epi32(which, lo), _mm256_permutevar8x32_epi32(which, hi)};
+// Codes of 8 bits are words: .lo those of rows 0..3 and 8..11, .hi those of rows 4..7 and 12..15.
+inline I picked_words(const uint8_t* picks, int quad) {  // the shuffle that picks them out of a quad of words
+  __m256i at = columns(picks, quad), low = _mm256_add_epi8(at, at), high = _mm256_or_si256(low, _mm256_set1_epi8(1));
+  return {_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)};
 }
-inline B words(const uint8_t* p) {  // 32 signed bytes
-  return {_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)),
-          _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(p + 16)))};
+inline B words(const uint8_t* p) {
+  __m256i v = _mm256_loadu_si256((const __m256i*)p);
+  return {_mm256_srai_epi16(_mm256_unpacklo_epi8(v, v), 8), _mm256_srai_epi16(_mm256_unpackhi_epi8(v, v), 8)};
 }
+inline I in_order(I a) { return {_mm256_permute2x128_si256(a.lo, a.hi, 0x20), _mm256_permute2x128_si256(a.lo, a.hi, 0x31)}; }
 inline void widen(const int8_t* high, const int8_t* low, int16_t* out) {  // 256 * high + low of 32 columns
   for (int i = 0; i < 32; i += 16) {
     __m256i h = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(high + i)));
     __m256i l = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(low + i)));
     _mm256_storeu_si256((__m256i*)(out + i), _mm256_add_epi16(_mm256_slli_epi16(h, 8), l));
   }
-  asm("" ::: "memory");  // they are broadcast from there, not out of the registers that they are in
+  in_memory<64>(out);
 }
 inline I dot_picked(I acc, B w, I picked, const int16_t* x) {  // acc[n] += w[2n] * x[i] + w[2n + 1] * x[j]
   int64_t quad;
@@ -241,44 +239,27 @@ struct P {
 };
 inline P zero_p() { return {_mm256_setzero_si256()}; }
 inline P load_p(const uint8_t* p) { return {_mm256_loadu_si256((const __m256i*)p)}; }
-// For each quad of a unit the shuffle that picks two of four bytes for every row.
-inline void picks(const uint8_t* masks, P (&out)[8]) {
-  __m256i first =
-      _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 2, 0, 0, 0);
-  __m256i second =
-      _mm256_setr_epi8(0, 0, 0, 1, 0, 2, 2, 0, 0, 3, 3, 0, 3, 0, 0, 0, 0, 0, 0, 1, 0, 2, 2, 0, 0, 3, 3, 0, 3, 0, 0, 0);
-  __m256i half = _mm256_set1_epi8(0x0f), by_rows = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);  // rows 0..7 to the lower lane
-  for (int i = 0; i < 2; i++) {
-    __m256i m = _mm256_permutevar8x32_epi32(_mm256_loadu_si256((const __m256i*)(masks + 32 * i)), by_rows);
-    __m256i even = _mm256_and_si256(m, half), odd = _mm256_and_si256(_mm256_srli_epi16(m, 4), half);
-    __m256i n[2] = {_mm256_unpacklo_epi8(even, odd), _mm256_unpackhi_epi8(even, odd)};
-    for (int k = 0; k < 2; k++) {
-      __m256i a = _mm256_shuffle_epi8(first, n[k]), b = _mm256_shuffle_epi8(second, n[k]);
-      out[4 * i + 2 * k] = {_mm256_unpacklo_epi8(a, b)};
-      out[4 * i + 2 * k + 1] = {_mm256_unpackhi_epi8(a, b)};
-    }
-  }
-}
 inline P nibbles(P w, bool upper) {  // signed
   __m256i t = _mm256_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4,
                                -3, -2, -1);
   __m256i v = upper ? _mm256_srli_epi16(w.v, 4) : w.v;
   return {_mm256_shuffle_epi8(t, _mm256_and_si256(v, _mm256_set1_epi8(0x0f)))};
 }
+inline P picked_bytes(const uint8_t* picks, int quad) { return {columns(picks, quad)}; }
 inline P add_bytes(P a, P b) { return {_mm256_add_epi8(a.v, b.v)}; }
-inline P dot_picked(P acc, P w, P picked, const int8_t* x) {  // acc[n] += w[2n] * (x[i] + 128) + w[2n + 1] * (x[j] + 128)
-  __m256i v = _mm256_shuffle_epi8(_mm256_xor_si256(broadcast(x), _mm256_set1_epi8(-128)), picked.v);
+inline void bias(const int8_t* x, uint8_t* out) {  // by 128, of 32 columns
+  _mm256_storeu_si256((__m256i*)out, _mm256_xor_si256(_mm256_loadu_si256((const __m256i*)x), _mm256_set1_epi8(-128)));
+  in_memory<32>(out);
+}
+inline P dot_picked(P acc, P w, P picked, const uint8_t* x) {  // acc[n] += w[2n] * x[i] + w[2n + 1] * x[j]
+  __m256i v = _mm256_shuffle_epi8(broadcast(x), picked.v);
   return {now(_mm256_add_epi16(acc.v, _mm256_maddubs_epi16(v, w.v)))};
 }
-// 256 * high + low - (256 + 1) * 128 * (the codes of each row), which is what the 128 gave
+// 256 * high + low, each less 128 * (the codes of each row), which is what the 128 gave
 inline I unbias(P high, P low, P codes) {
-  __m256i sums = _mm256_maddubs_epi16(_mm256_set1_epi8(1), codes.v), c = _mm256_set1_epi16(257 * 64),
-          bytes = _mm256_set1_epi32(256 << 16 | 1);
-  __m256i a = _mm256_sub_epi32(_mm256_madd_epi16(_mm256_unpacklo_epi16(low.v, high.v), bytes),
-                               _mm256_madd_epi16(_mm256_unpacklo_epi16(sums, sums), c));
-  __m256i b = _mm256_sub_epi32(_mm256_madd_epi16(_mm256_unpackhi_epi16(low.v, high.v), bytes),
-                               _mm256_madd_epi16(_mm256_unpackhi_epi16(sums, sums), c));
-  return {_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31)};
+  __m256i given = _mm256_slli_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), codes.v), 7);
+  __m256i h = _mm256_sub_epi16(high.v, given), l = _mm256_sub_epi16(low.v, given), bytes = _mm256_set1_epi32(256 << 16 | 1);
+  return in_order({_mm256_madd_epi16(_mm256_unpacklo_epi16(l, h), bytes), _mm256_madd_epi16(_mm256_unpackhi_epi16(l, h), bytes)});
 }
 inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
 

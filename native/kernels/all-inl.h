@@ -8,4 +8,4 @@
 #include "kernels/attention-inl.h"
 
 #define NARROWS_OP_TABLE(level) \
-  {level, matmul, quantize, rms_norm, add, scale, glu, rope, write_kv, attend, merge, finish, sum_bytes}
+  {level, kPairs<4>, matmul, quantize, rms_norm, add, scale, glu, rope, write_kv, attend, merge, finish, sum_bytes}

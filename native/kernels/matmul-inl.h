@@ -72,7 +72,7 @@ inline void unpack_kept(const Kept& k, B (&q)[8]) {
 
 // The eight quads of a unit; returns its end.
 template <int BITS, bool SPARSE>
-inline const uint8_t* unpack(const uint8_t* p, B (&q)[8]) {
+inline const uint8_t* unpack(const uint8_t* p, bool in_pairs, B (&q)[8]) {
   if constexpr (!SPARSE) {
     unpack_dense<BITS, 0>(p, q);
     return p + BITS * 64;
@@ -80,7 +80,10 @@ inline const uint8_t* unpack(const uint8_t* p, B (&q)[8]) {
     constexpr int LOW = BITS == 8 ? 8 : BITS >= 4 ? 4 : 2, HIGH = BITS - LOW;
     Kept k;
     int kept[8];
-    __builtin_memcpy(k.mask, p, 64);
+    if (in_pairs)  // only other levels write such units
+      masks_of(p, k.mask);
+    else
+      __builtin_memcpy(k.mask, p, 64);
     for (int j = 0; j < 8; j++) kept[j] = __builtin_popcountll(k.mask[j]);
     k.plane[0] = p + 64;
     const uint8_t* end = k.plane[0] + places<LOW>(kept, k.at[0]);
@@ -184,12 +187,18 @@ inline void add_products(const B (&q)[8], int first, const int8_t* high, const i
 
 #ifdef NARROWS_PAIRS
 #include "kernels/pairs-inl.h"
+#else
+template <int BITS>
+constexpr bool kPairs = false;
+template <int BITS, int R>
+void pairs(const uint8_t* p, const int8_t* high, const int8_t* low, const int (&row)[R], I (&d)[R]);
 #endif
 
 // Few rows: codes go from memory through registers into the dot products of R rows, the last of `rows` repeated when there are fewer.
-template <int R, int BITS, bool SPARSE, bool HALF, bool MIN>
-inline void gemv(const uint8_t* tile, const Layout& at, const Format& f, const Block& b, int rows, float* y, size_t ldy,
-                 int lanes) {
+// PAIRS: of every four weights two are kept, and the others are not made up for.
+template <int R, int BITS, bool SPARSE, bool HALF, bool MIN, bool PAIRS>
+inline void gemv(const uint8_t* tile, bool in_pairs, const Layout& at, const Format& f, const Block& b, int rows, float* y,
+                 size_t ldy, int lanes) {
   F acc[R];
   int row[R];
   for (int r = 0; r < R; r++) {
@@ -200,27 +209,18 @@ inline void gemv(const uint8_t* tile, const Layout& at, const Format& f, const B
   each_unit(tile, at, f, 0, at.num_units, [&](int u, int v, Scales s, const uint8_t* p) {
     const int8_t *high = b.high + size_t(u) * b.n * kUnit, *low = b.low + size_t(u) * b.n * kUnit;
     const float* xs = b.xs + size_t(u) * b.n;
-#ifdef NARROWS_PAIRS
-    if constexpr (SPARSE && kPairs<BITS>)
-      if (in_pairs(p)) {
-        I d[R];
-        if constexpr (BITS == 4)
-          pairs_of_bytes(p, high, low, row, d);
-        else
-          pairs_of_words(p, high, low, row, d);
-        F ws = s.scale(s.group(v, 0));
-        for (int r = 0; r < R; r++) acc[r] = fma(ws * set1(xs[row[r]]), to_f(d[r]), acc[r]);
-        return p + 64 + 32 * BITS;
-      }
-#endif
     B q[8];
-    const uint8_t* end = unpack<BITS, SPARSE>(p, q);
+    const uint8_t* end = PAIRS ? p + 64 + 32 * BITS : unpack<BITS, SPARSE>(p, in_pairs, q);
     for (int h = 0; h < H; h++) {
       size_t i = (size_t(u) * H + h) * b.n;
       F ws = s.scale(s.group(v, h));
       I d[R];
-      for (int r = 0; r < R; r++) d[r] = start<MIN>(b.sums.sums + i + row[r], BITS);
-      add_products<R, BITS, 8 / H>(q, h * 4, high, low, row, d);
+      if constexpr (PAIRS) {
+        pairs<BITS>(p, high, low, row, d);
+      } else {
+        for (int r = 0; r < R; r++) d[r] = start<MIN>(b.sums.sums + i + row[r], BITS);
+        add_products<R, BITS, 8 / H>(q, h * 4, high, low, row, d);
+      }
       for (int r = 0; r < R; r++) acc[r] = fma(ws * set1(xs[row[r]]), to_f(d[r]), acc[r]);
       if constexpr (MIN) {
         F m = s.minimum(s.group(v, h));
@@ -247,11 +247,12 @@ struct Stretch {
 };
 
 template <int BITS, bool SPARSE, bool HALF, bool MIN>
-inline const uint8_t* decode(const uint8_t* p, const Layout& at, const Format& f, int u0, int u1, int w, Stretch& out) {
+inline const uint8_t* decode(const uint8_t* p, bool in_pairs, const Layout& at, const Format& f, int u0, int u1, int w,
+                             Stretch& out) {
   constexpr int H = HALF ? 2 : 1;
   return each_unit(p, at, f, u0, u1, [&](int u, int v, Scales s, const uint8_t* unit) {
     B q[8];
-    const uint8_t* end = unpack<BITS, SPARSE>(unit, q);
+    const uint8_t* end = unpack<BITS, SPARSE>(unit, in_pairs, q);
     uint8_t* to = out.codes[w] + (u - u0) * kUnitBytes;
     for (int j = 0; j < 8; j++) put_codes(to + kUnitBytes / 8 * j, q[j], MIN ? 0 : 1 << (BITS - 1));
     for (int h = 0; h < H; h++) {
@@ -325,11 +326,15 @@ inline void gemm(const Matrix& w, const Layout& at, const Activations& x, int ti
   int units = at.num_units;
   size_t apart = size_t(x.rows) * kLanes;
   const uint8_t* p[W];
-  for (int i = 0; i < W; i++) p[i] = w.tile(at, tile + i);
+  bool pairs[W];
+  for (int i = 0; i < W; i++) {
+    p[i] = w.tile(at, tile + i);
+    pairs[i] = SPARSE && w.in_pairs(tile + i);
+  }
   for (size_t i = 0; i < W * apart; i += kLanes) store(acc + i, zero_f());
   for (int u0 = 0; u0 < units; u0 += kDepth) {
     int u1 = u0 + kDepth < units ? u0 + kDepth : units;
-    for (int i = 0; i < W; i++) p[i] = decode<BITS, SPARSE, HALF, MIN>(p[i], at, w.format, u0, u1, i, stretch);
+    for (int i = 0; i < W; i++) p[i] = decode<BITS, SPARSE, HALF, MIN>(p[i], pairs[i], at, w.format, u0, u1, i, stretch);
     for (int row = 0; row < x.rows; row += kRows) {
       Block b = Block::of<HALF>(x, row, u0);
       b.acc = acc + size_t(row) * kLanes;
@@ -344,34 +349,40 @@ inline void gemm(const Matrix& w, const Layout& at, const Activations& x, int ti
   }
 }
 
+// All rows against one tile, few at a time.
+template <int BITS, bool SPARSE, bool HALF, bool MIN, bool PAIRS>
+inline void from_registers(const Matrix& w, const Layout& at, const Activations& x, int tile, float* y, size_t ldy, float* acc) {
+  const uint8_t* p = w.tile(at, tile);
+  bool pairs = SPARSE && w.in_pairs(tile);
+  int lanes = w.rows - tile * kLanes < kLanes ? w.rows - tile * kLanes : kLanes;
+  for (int row = 0; row < x.rows; row += kRows) {
+    Block b = Block::of<HALF>(x, row, 0);
+    b.acc = acc;
+    float* out = y + row * ldy + tile * kLanes;
+    int r = 0;
+    for (; b.n - r > 2; r += 4)
+      gemv<4, BITS, SPARSE, HALF, MIN, PAIRS>(p, pairs, at, w.format, b.from(r), b.n - r < 4 ? b.n - r : 4, out + r * ldy, ldy,
+                                              lanes);
+    if (b.n - r == 2) gemv<2, BITS, SPARSE, HALF, MIN, PAIRS>(p, pairs, at, w.format, b.from(r), 2, out + r * ldy, ldy, lanes);
+    if (b.n - r == 1) gemv<1, BITS, SPARSE, HALF, MIN, PAIRS>(p, pairs, at, w.format, b.from(r), 1, out + r * ldy, ldy, lanes);
+  }
+}
+
 template <int BITS, bool SPARSE, bool HALF, bool MIN>
 inline void matmul_int(const Matrix& w, const Activations& x, int tile0, int tile1, float* y, size_t ldy, void* scratch) {
+  constexpr bool PAIRS = SPARSE && kPairs<BITS>;
   auto* stretch = (Stretch*)scratch;
   auto* acc = (float*)(stretch + 1);
   const Layout at(w.format, w.cols);
+  const bool few = x.rows <= (SPARSE && kFew > 4 ? 4 : kFew);  // expanding costs more than storing what was expanded
   int tile = tile0;
-  auto from_registers = [&](int t) {
-    const uint8_t* p = w.tile(at, t);
-    int lanes = w.rows - t * kLanes < kLanes ? w.rows - t * kLanes : kLanes;
-    for (int row = 0; row < x.rows; row += kRows) {
-      Block b = Block::of<HALF>(x, row, 0);
-      b.acc = acc;
-      float* out = y + row * ldy + t * kLanes;
-      int r = 0;
-      for (; b.n - r > 2; r += 4)
-        gemv<4, BITS, SPARSE, HALF, MIN>(p, at, w.format, b.from(r), b.n - r < 4 ? b.n - r : 4, out + r * ldy, ldy, lanes);
-      if (b.n - r == 2) gemv<2, BITS, SPARSE, HALF, MIN>(p, at, w.format, b.from(r), 2, out + r * ldy, ldy, lanes);
-      if (b.n - r == 1) gemv<1, BITS, SPARSE, HALF, MIN>(p, at, w.format, b.from(r), 1, out + r * ldy, ldy, lanes);
-    }
-  };
-  if (x.rows <= (SPARSE && kFew > 4 ? 4 : kFew)) {  // expanding costs more than storing what was expanded
-    for (; tile < tile1; tile++) from_registers(tile);
-    return;
-  }
-#ifdef NARROWS_PAIRS
-  if constexpr (SPARSE && kPairs<BITS>)  // what is not spread need not be stored; a tile is as it begins
-    for (; tile < tile1 && in_pairs(w.tile(at, tile) + at.header); tile++) from_registers(tile);
-#endif
+  for (; tile < tile1; tile++)
+    if (PAIRS && w.in_pairs(tile))  // what is not spread need not be stored
+      from_registers<BITS, SPARSE, HALF, MIN, PAIRS>(w, at, x, tile, y, ldy, acc);
+    else if (few)
+      from_registers<BITS, SPARSE, HALF, MIN, false>(w, at, x, tile, y, ldy, acc);
+    else
+      break;
   for (; tile + kPair <= tile1; tile += kPair) gemm<kPair, BITS, SPARSE, HALF, MIN>(w, at, x, tile, y, ldy, *stretch, acc);
   for (; tile < tile1; tile++) gemm<1, BITS, SPARSE, HALF, MIN>(w, at, x, tile, y, ldy, *stretch, acc);
 }

@@ -102,8 +102,11 @@ void check_matmul(const Format& f, int rows, int cols, int num_x) {
   std::vector<uint16_t> scales;
   Kept kept{rows, cols, nullptr, nullptr, nullptr};
   if (f.sparse) {
+    bool two_of_four = rng() % 2;
+    unsigned quad = 0;
     for (size_t i = 0; i < size_t(rows) * cols; i++) {
-      mask.push_back(rng() % 2);
+      if (i % 4 == 0) quad = two_of_four ? "\x3\x5\x6\x9\xa\xc"[rng() % 6] : rng();
+      mask.push_back(quad >> i % 4 & 1);
       codes.push_back(f.bits ? uint8_t(rng() & ((1u << f.bits) - 1)) : uint8_t(rng()));
       if (!f.bits) codes.push_back(uint8_t(0x3f));  // a number, not a NaN
     }
@@ -114,7 +117,7 @@ void check_matmul(const Format& f, int rows, int cols, int num_x) {
   size_t size = f.sparse ? sparse_bytes(f, kept, 2) : packed_bytes(f, rows, cols) + 16384;  // prefetch may look past the end
   Aligned<uint8_t> data(size);
   if (f.sparse)
-    pack_sparse(f, kept, data.get(), 2);
+    pack_sparse(f, kept, true, data.get(), 2);
   else
     fill(f, rows, cols, data.get());
   Matrix w{f, rows, cols, data.get()};

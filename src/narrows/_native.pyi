@@ -51,10 +51,11 @@ def pack_sparse(
     mask: Annotated[NDArray[numpy.bool_], dict(shape=(None, None), order="C", device="cpu", writable=False)],
     scales: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order="C", device="cpu", writable=False)],
     num_threads: int = 1,
+    isa: str = "",
 ) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
     """
-    Bytes of the kept weights in a sparse format: codes [rows, cols] uint8 (uint16 for bf16), mask [rows, cols] bool,
-    scales [rows, groups] as the uint16 bits of float16.
+    Bytes of the kept weights in a sparse format, as a level's products like them best: codes [rows, cols] uint8
+    (uint16 for bf16), mask [rows, cols] bool, scales [rows, groups] as the uint16 bits of float16.
     """
 
 def unpack_row(packed: object, row: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]: ...

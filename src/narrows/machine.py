@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 _CGROUP = Path("/sys/fs/cgroup")
 _CPUS = Path("/sys/devices/system/cpu")
-_STALE_SECONDS = 24 * 3600
+STALE_SECONDS = 24 * 3600
 
 
 def cache_dir() -> Path:
@@ -47,7 +47,7 @@ def _sweep(folder: Path) -> None:
     """Removes what processes that were killed while writing left behind."""
     for left in folder.glob("*.tmp"):
         with suppress(FileNotFoundError):  # another process was faster
-            if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+            if time.time() - left.stat().st_mtime > STALE_SECONDS:
                 left.unlink()
 
 

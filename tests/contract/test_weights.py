@@ -17,6 +17,7 @@ import pytest
 import safetensors.numpy
 
 from narrows.checkpoints import open_checkpoint
+from narrows.machine import STALE_SECONDS
 from narrows.models import declare
 from narrows.types import TensorSource
 from narrows.weights import FORMATS, Format, Packed, WeightError, cache, load, load_weights, parse_format, unpack
@@ -338,7 +339,7 @@ def test_full_disk_does_not_matter(tiny_path, cache_root, monkeypatch):
 def test_what_a_killed_process_left_is_removed(tiny_path, cache_root):
     packed = cache_root / "packed"
     packed.mkdir(parents=True)
-    for name, age in (("old.tmp", cache.STALE_SECONDS + 60), ("new.tmp", 60)):
+    for name, age in (("old.tmp", STALE_SECONDS + 60), ("new.tmp", 60)):
         (packed / name).write_bytes(b"x")
         now = (packed / name).stat().st_mtime
         os.utime(packed / name, (now - age, now - age))

@@ -105,13 +105,16 @@ def test_products_with_two_kept_of_four_are_those_of_the_dense_format(bits: int,
             mask[0, cols // 2 + int(np.flatnonzero(~mask[0, cols // 2 :])[0])] = True
         codes, _, scales = random_matrix(fmt, rows, cols, mask)
         codes[mask] = rng.choice([0, (1 << bits) - 1, 1 << (bits - 1), 1], mask.sum())
-        packed, plain = pack_kept(codes, mask, scales, fmt, 1), dense(fmt, codes, scales)
-        for num in (1, 2, 3, 4, 5, 16, 37):
-            x = activations(num, cols)
-            y = _native.matmul(packed, x, isa)
-            assert same_bits(y, _native.matmul(plain, x, isa)), (rows, cols, num)
-            assert same_bits(y, _native.matmul(packed, x, "scalar")), (rows, cols, num)
-            assert same_bits(y[-1:], _native.matmul(packed, x[-1:], isa)), (rows, cols, num)
+        plain, expected = dense(fmt, codes, scales), weights(fmt, codes, mask, scales)
+        for packer in dict.fromkeys((isa, "scalar", *_native.isas()[1:2])):  # each level reads what others pack
+            packed = pack_kept(codes, mask, scales, fmt, 1, packer)
+            np.testing.assert_array_equal(unpack(packed), expected)
+            np.testing.assert_array_equal(_native.unpack_row(packed, rows - 1), expected[-1])
+            for num in (1, 2, 3, 4, 5, 16, 37):
+                x = activations(num, cols)
+                y = _native.matmul(packed, x, isa)
+                assert same_bits(y, _native.matmul(plain, x, isa)), (rows, cols, num, packer)
+                assert same_bits(y[-1:], _native.matmul(packed, x[-1:], isa)), (rows, cols, num, packer)
 
 
 def test_a_matrix_of_which_nothing_or_everything_is_kept() -> None:
@@ -125,8 +128,8 @@ def test_a_matrix_of_which_nothing_or_everything_is_kept() -> None:
 def test_a_damaged_table_is_refused() -> None:
     fmt = Format(8, 32, sparse=True)
     packed = pack_kept(*random_matrix(fmt, 33, 96), fmt, 1)
-    for value in (0, packed.data.size, 1 << 63):
-        bad = Packed(fmt, 33, 96, packed.data.copy())
+    start = int(packed.data[8:16].view("<u8")[0])
+    for value in (0, packed.data.size, 1 << 63, start + 1):  # the last: in pairs, which the tile is not
         data = _native.alloc_huge(packed.data.size)
         data[:] = packed.data
         data[8:16] = np.array([value], "<u8").view(np.uint8)

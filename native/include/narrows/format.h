@@ -33,7 +33,10 @@
 //              codes of quads s * width .. (s + 1) * width - 1. A plane is as long as its longest run; the rest are zero bits. A
 //              unit of an odd number of bytes has one more, so that scales lie at even addresses.
 //   A weight that is not kept is zero. Tiles differ in length, so a sparse matrix begins with where they start, in bytes from its own
-//   beginning: u64 [tiles + 1], the last being its end, then zero bytes up to a multiple of 64; 64 more lie behind its end.
+//   beginning: u64 [tiles + 1], the last being its end, then zero bytes up to a multiple of 64; 64 more lie behind its end. A start
+//   is even; 1 is added to it where the tile is "in pairs": each row keeps two of the four weights in every quad (4 and 8 bits only),
+//   and instead of masks a unit begins with
+//     picks    [2][32] u8                         bits 2q .. 2q+1 of byte 2n + k of [v]: the column in quad 4v + q of row n's k-th code
 //   sparse bf16: for every 32 columns, masks [32] u16, bit n for row n, then the kept values, column by column.
 //
 //   float formats (bits = 0): tile = [K][16] elements of f32, f16 or bf16, then zero bytes up to a multiple of 64; K is not padded.
@@ -66,6 +69,7 @@ struct Format {
     bool known = bits == 2 || bits == 3 || bits == 4 || bits == 5 || bits == 6 || bits == 8;
     return known && (group == 16 || group == 32 || (group == 64 && !two_level));
   }
+  NARROWS_INLINE bool has_pairs() const { return sparse && (bits == 4 || bits == 8); }
   NARROWS_INLINE int offset() const { return minimum ? 0 : 1 << (bits - 1); }
   NARROWS_INLINE int element_size() const { return type == Float::f32 ? 4 : 2; }
 };
@@ -99,6 +103,15 @@ struct Layout {
   NARROWS_INLINE size_t unit(int unit) const { return block(unit) + header + size_t(unit % block_units) * unit_bytes; }
 };
 
+// The masks that the picks of a unit in pairs stand for.
+NARROWS_INLINE void masks_of(const uint8_t* picks, uint64_t (&masks)[8]) {
+  for (int j = 0; j < 8; j++) {
+    masks[j] = 0;
+    for (int i = 0; i < 2 * kLanes; i++)
+      masks[j] |= uint64_t(1) << (4 * (i / 2) + (picks[32 * (j / 4) + i] >> (2 * (j % 4)) & 3));
+  }
+}
+
 NARROWS_INLINE int num_tiles(int rows) { return (rows + kLanes - 1) / kLanes; }
 // Of a dense matrix.
 NARROWS_INLINE size_t packed_bytes(const Format& f, int rows, int cols) {
@@ -115,11 +128,13 @@ struct Matrix {
     return data + (format.sparse ? offset(t) : size_t(t) * at.tile_bytes);
   }
   NARROWS_INLINE size_t bytes() const { return format.sparse ? offset(num_tiles(rows)) : packed_bytes(format, rows, cols); }
-  NARROWS_INLINE uint64_t offset(int t) const {
+  NARROWS_INLINE uint64_t entry(int t) const {
     uint64_t at;
     __builtin_memcpy(&at, data + 8 * size_t(t), 8);
     return at;
   }
+  NARROWS_INLINE uint64_t offset(int t) const { return entry(t) & ~uint64_t(1); }
+  NARROWS_INLINE bool in_pairs(int t) const { return entry(t) & 1; }
 };
 
 }  // namespace narrows

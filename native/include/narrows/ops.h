@@ -50,6 +50,7 @@ struct Partial {
 
 struct OpTable {
   const char* name;
+  bool pairs;  // products gain from sparse tiles in pairs, and matrices are packed so
 
   // y[t][n] = sum_k w[n][k] x[t][k] for the rows of tiles [tile0, tile1), all rows t; y has leading dimension ldy.
   // `scratch` holds matmul_scratch(x.rows) bytes, 64-aligned.

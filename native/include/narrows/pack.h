@@ -26,9 +26,9 @@ struct Kept {
   const uint8_t* mask;     // not zero: kept
   const uint16_t* scales;  // f16 [rows, groups]; null for bfloat16
 };
-// Bytes of the packed matrix in a sparse format, and the packing itself.
+// Bytes of the packed matrix in a sparse format, and the packing itself; with `pairs` tiles in pairs are told apart.
 size_t sparse_bytes(const Format& format, const Kept& w, int num_threads);
-void pack_sparse(const Format& format, const Kept& w, uint8_t* dst, int num_threads);
+void pack_sparse(const Format& format, const Kept& w, bool pairs, uint8_t* dst, int num_threads);
 
 // Decodes row n of a packed matrix to out [cols]: the embedding lookup, and a check of the packer.
 void unpack_row(const Matrix& m, int row, float* out);

@@ -40,7 +40,8 @@ def load_compressed(
     """
     if form not in OWN:
         raise WeightError(f"{model.path} has weights of its own: weights may be {', '.join(OWN)}, not {form[:40]!r}")
-    how = f"{form} {_native.isa()} {num_threads}" if form == "auto" else form
+    how = form if form == "dense" else f"{form} {_native.isa()}"  # each level packs in its own way
+    how += f" {num_threads}" * (form == "auto")
     key = xxhash.xxh3_128_digest(f"{model.identity()} {PACK_VERSION} {how} {model.shapes}".encode())
     place = xxhash.xxh3_64_hexdigest(os.fsencode(model.path.resolve()))
     stem = re.sub(r"[^\w.+-]+", "-", model.path.name[:80])
@@ -116,9 +117,14 @@ def _why_dense(pairs: list[tuple[Packed | None, Packed | None]], num_threads: in
     return f"they would take {times:.2f} times as long" if times > 1 else ""
 
 
-def pack_kept(codes: np.ndarray, mask: np.ndarray, scales: np.ndarray, fmt: Format, num_threads: int = 1) -> Packed:
-    """Codes [rows, cols], the mask of those kept, and float16 scales [rows, groups] in a sparse format."""
-    data = _native.pack_sparse(fmt, codes, mask, np.ascontiguousarray(scales).view(np.uint16), num_threads)
+def pack_kept(
+    codes: np.ndarray, mask: np.ndarray, scales: np.ndarray, fmt: Format, num_threads: int = 1, isa: str = ""
+) -> Packed:
+    """Codes [rows, cols], the mask of those kept, and float16 scales [rows, groups] in a sparse format.
+
+    Every level reads what any packs; each packs in the way that it reads fastest.
+    """
+    data = _native.pack_sparse(fmt, codes, mask, np.ascontiguousarray(scales).view(np.uint16), num_threads, isa)
     aligned = _native.alloc_huge(len(data))
     aligned[:] = data
     rows, cols = codes.shape

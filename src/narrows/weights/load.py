@@ -26,7 +26,7 @@ from ..types import F32, ModelSpec, TensorSource
 from . import cache as disk
 from .format import U8, Format, Packed, WeightError, parse_format
 
-PACK_VERSION = 1  # raise it when the same format is packed into other bytes
+PACK_VERSION = 2  # raise it when the same format is packed into other bytes
 ALIGNMENT = 64
 CHUNK_BYTES = 16 << 20  # of source, or of floats on the way to another format
 FLOAT_TYPES = {"F32": "f32", "F16": "f16", "BF16": "bf16"}

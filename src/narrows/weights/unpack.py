@@ -20,7 +20,7 @@ def unpack(packed: Packed) -> F32:
     if f.sparse:
         starts = packed.data[: 8 * (tiles + 1)].view("<u8").astype(int)
         read = _kept_floats if f.type else _kept_integers
-        out = np.stack([read(f, packed.data[a:b], packed.cols) for a, b in pairwise(starts)])
+        out = np.stack([read(f, packed.data[a & ~1 : b & ~1], packed.cols, bool(a & 1)) for a, b in pairwise(starts)])
         return np.ascontiguousarray(out.reshape(tiles * LANES, -1)[: packed.rows, : packed.cols])
     data = packed.data.reshape(tiles, -1)
     out = _floats(f, data, packed.cols) if f.type else _integers(f, data, packed.cols)
@@ -86,8 +86,9 @@ def _codes(bits: int, units: U8) -> U8:
     return q.reshape(-1, 8, LANES, 4).swapaxes(1, 2).reshape(-1, LANES, UNIT)
 
 
-def _kept_floats(_: Format, tile: U8, cols: int) -> F32:
+def _kept_floats(_: Format, tile: U8, cols: int, in_pairs: bool) -> F32:
     """[16, cols] of one tile: masks of 32 columns, then their kept values."""
+    assert not in_pairs
     w, at = np.zeros((cols, LANES), np.float32), 0
     for first in range(0, cols, UNIT):
         bits = np.unpackbits(tile[at : at + 2 * UNIT].reshape(UNIT, 2), axis=1, bitorder="little").astype(bool)
@@ -100,15 +101,21 @@ def _kept_floats(_: Format, tile: U8, cols: int) -> F32:
     return w.T
 
 
-def _kept_integers(f: Format, tile: U8, cols: int) -> F32:
-    """[16, cols] of one tile: blocks of a header of scales and units of masks and planes of kept codes."""
+def _kept_integers(f: Format, tile: U8, cols: int, in_pairs: bool) -> F32:
+    """[16, cols] of one tile: blocks of a header of scales and units of masks, or picks, and planes of kept codes."""
     w, at, scales = np.zeros((LANES, -(-cols // UNIT) * UNIT), np.float32), 0, np.zeros((0, LANES), np.float32)
     offset = 1 << (f.bits - 1)
     for first in range(0, cols, UNIT):
         if first % (2 * f.group) == 0:
             scales = tile[at : at + 4 * LANES].copy().view("<f2").astype(np.float32).reshape(2, LANES)
             at += 64
-        kept = np.unpackbits(tile[at : at + 64].reshape(8, 8), axis=1, bitorder="little").astype(bool)  # [quad, 64]
+        if in_pairs:
+            picks = tile[at : at + 64].reshape(2, 1, LANES, 2) >> np.arange(0, 8, 2, np.uint8).reshape(4, 1, 1) & 3
+            kept = np.zeros((8, LANES, 4), bool)
+            np.put_along_axis(kept, picks.reshape(8, LANES, 2).astype(int), True, axis=2)
+            kept = kept.reshape(8, 64)
+        else:
+            kept = np.unpackbits(tile[at : at + 64].reshape(8, 8), axis=1, bitorder="little").astype(bool)  # [quad, 64]
         at += 64
         q, shift = np.full((8, 64), offset, np.uint8), 0
         q[kept] = 0
