@@ -190,19 +190,19 @@ inline void add_products(const B (&q)[8], int first, const int8_t* high, const i
 #else
 template <int BITS>
 constexpr bool kPairs = false;
-template <int BITS, int R>
-void pairs(const uint8_t* p, const int8_t* high, const int8_t* low, const int (&row)[R], I (&d)[R]);
+template <int BITS, int R, int W>
+void pairs(const uint8_t* p, size_t apart, const int8_t* high, const int8_t* low, const int (&row)[R], I (&d)[W][R]);
 #endif
 
 // Few rows: codes go from memory through registers into the dot products of R rows, the last of `rows` repeated when there are fewer.
-// PAIRS: of every four weights two are kept, and the others are not made up for.
-template <int R, int BITS, bool SPARSE, bool HALF, bool MIN, bool PAIRS>
-inline void gemv(const uint8_t* tile, bool in_pairs, const Layout& at, const Format& f, const Block& b, int rows, float* y,
-                 size_t ldy, int lanes) {
-  F acc[R];
+// PAIRS: of every four weights two are kept, and the others are not made up for; W tiles that lie `apart` share what rows need.
+template <int R, int W, int BITS, bool SPARSE, bool HALF, bool MIN, bool PAIRS>
+inline void gemv(const uint8_t* tile, size_t apart, bool in_pairs, const Layout& at, const Format& f, const Block& b, int rows,
+                 float* y, size_t ldy, int lanes) {
+  F acc[W][R];
   int row[R];
   for (int r = 0; r < R; r++) {
-    acc[r] = zero_f();
+    for (int w = 0; w < W; w++) acc[w][r] = zero_f();
     row[r] = r < rows ? r : rows - 1;
   }
   constexpr int H = HALF ? 2 : 1;
@@ -211,25 +211,30 @@ inline void gemv(const uint8_t* tile, bool in_pairs, const Layout& at, const For
     const float* xs = b.xs + size_t(u) * b.n;
     B q[8];
     const uint8_t* end = PAIRS ? p + 64 + 32 * BITS : unpack<BITS, SPARSE>(p, in_pairs, q);
+    for (int w = 1; w < W; w++)
+      for (const uint8_t* ahead = v ? p : s.header; ahead < end; ahead += 64) prefetch(ahead + w * apart + kAhead);
     for (int h = 0; h < H; h++) {
       size_t i = (size_t(u) * H + h) * b.n;
-      F ws = s.scale(s.group(v, h));
-      I d[R];
+      I d[W][R];
       if constexpr (PAIRS) {
-        pairs<BITS>(p, high, low, row, d);
+        pairs<BITS>(p, apart, high, low, row, d);
       } else {
-        for (int r = 0; r < R; r++) d[r] = start<MIN>(b.sums.sums + i + row[r], BITS);
-        add_products<R, BITS, 8 / H>(q, h * 4, high, low, row, d);
+        for (int r = 0; r < R; r++) d[0][r] = start<MIN>(b.sums.sums + i + row[r], BITS);
+        add_products<R, BITS, 8 / H>(q, h * 4, high, low, row, d[0]);
       }
-      for (int r = 0; r < R; r++) acc[r] = fma(ws * set1(xs[row[r]]), to_f(d[r]), acc[r]);
+      for (int w = 0; w < W; w++) {
+        F ws = Scales{s.header + w * apart, at, f}.scale(s.group(v, h));
+        for (int r = 0; r < R; r++) acc[w][r] = fma(ws * set1(xs[row[r]]), to_f(d[w][r]), acc[w][r]);
+      }
       if constexpr (MIN) {
         F m = s.minimum(s.group(v, h));
-        for (int r = 0; r < R; r++) acc[r] = fma(m, set1(b.sums.values[i + row[r]]), acc[r]);
+        for (int r = 0; r < R; r++) acc[0][r] = fma(m, set1(b.sums.values[i + row[r]]), acc[0][r]);
       }
     }
     return end;
   });
-  for (int r = 0; r < R && r < rows; r++) store_part(y + r * ldy, acc[r], lanes);
+  for (int w = 0; w < W; w++)
+    for (int r = 0; r < R && r < rows; r++) store_part(y + r * ldy + w * kLanes, acc[w][r], w + 1 < W ? kLanes : lanes);
 }
 
 #ifdef NARROWS_WORDS
@@ -349,22 +354,27 @@ inline void gemm(const Matrix& w, const Layout& at, const Activations& x, int ti
   }
 }
 
-// All rows against one tile, few at a time.
-template <int BITS, bool SPARSE, bool HALF, bool MIN, bool PAIRS>
+// All rows against W tiles, few at a time.
+template <int W, int BITS, bool SPARSE, bool HALF, bool MIN, bool PAIRS>
 inline void from_registers(const Matrix& w, const Layout& at, const Activations& x, int tile, float* y, size_t ldy, float* acc) {
   const uint8_t* p = w.tile(at, tile);
-  bool pairs = SPARSE && w.in_pairs(tile);
-  int lanes = w.rows - tile * kLanes < kLanes ? w.rows - tile * kLanes : kLanes;
+  const size_t apart = W > 1 ? w.tile(at, tile + 1) - p : 0;
+  const bool pairs = SPARSE && w.in_pairs(tile);
+  const int last = w.rows - (tile + W - 1) * kLanes, lanes = last < kLanes ? last : kLanes;
+  constexpr int MOST = W > 1 ? 2 : 4;
   for (int row = 0; row < x.rows; row += kRows) {
     Block b = Block::of<HALF>(x, row, 0);
     b.acc = acc;
-    float* out = y + row * ldy + tile * kLanes;
-    int r = 0;
-    for (; b.n - r > 2; r += 4)
-      gemv<4, BITS, SPARSE, HALF, MIN, PAIRS>(p, pairs, at, w.format, b.from(r), b.n - r < 4 ? b.n - r : 4, out + r * ldy, ldy,
-                                              lanes);
-    if (b.n - r == 2) gemv<2, BITS, SPARSE, HALF, MIN, PAIRS>(p, pairs, at, w.format, b.from(r), 2, out + r * ldy, ldy, lanes);
-    if (b.n - r == 1) gemv<1, BITS, SPARSE, HALF, MIN, PAIRS>(p, pairs, at, w.format, b.from(r), 1, out + r * ldy, ldy, lanes);
+    for (int r = 0; r < b.n; r += MOST) {
+      float* out = y + (row + r) * ldy + tile * kLanes;
+      int left = b.n - r < MOST ? b.n - r : MOST;
+      if (left == 1)
+        gemv<1, W, BITS, SPARSE, HALF, MIN, PAIRS>(p, apart, pairs, at, w.format, b.from(r), 1, out, ldy, lanes);
+      else if (left == 2)
+        gemv<2, W, BITS, SPARSE, HALF, MIN, PAIRS>(p, apart, pairs, at, w.format, b.from(r), 2, out, ldy, lanes);
+      else
+        gemv<MOST, W, BITS, SPARSE, HALF, MIN, PAIRS>(p, apart, pairs, at, w.format, b.from(r), left, out, ldy, lanes);
+    }
   }
 }
 
@@ -376,13 +386,20 @@ inline void matmul_int(const Matrix& w, const Activations& x, int tile0, int til
   const Layout at(w.format, w.cols);
   const bool few = x.rows <= (SPARSE && kFew > 4 ? 4 : kFew);  // expanding costs more than storing what was expanded
   int tile = tile0;
-  for (; tile < tile1; tile++)
-    if (PAIRS && w.in_pairs(tile))  // what is not spread need not be stored
-      from_registers<BITS, SPARSE, HALF, MIN, PAIRS>(w, at, x, tile, y, ldy, acc);
-    else if (few)
-      from_registers<BITS, SPARSE, HALF, MIN, false>(w, at, x, tile, y, ldy, acc);
-    else
-      break;
+  while (tile < tile1) {
+    if constexpr (PAIRS)
+      if (w.in_pairs(tile)) {  // what is not spread need not be stored
+        bool two = x.rows <= 2 && tile + 1 < tile1 && w.in_pairs(tile + 1);
+        if (two)
+          from_registers<2, BITS, SPARSE, HALF, MIN, true>(w, at, x, tile, y, ldy, acc);
+        else
+          from_registers<1, BITS, SPARSE, HALF, MIN, true>(w, at, x, tile, y, ldy, acc);
+        tile += two ? 2 : 1;
+        continue;
+      }
+    if (!few) break;
+    from_registers<1, BITS, SPARSE, HALF, MIN, false>(w, at, x, tile++, y, ldy, acc);
+  }
   for (; tile + kPair <= tile1; tile += kPair) gemm<kPair, BITS, SPARSE, HALF, MIN>(w, at, x, tile, y, ldy, *stretch, acc);
   for (; tile < tile1; tile++) gemm<1, BITS, SPARSE, HALF, MIN>(w, at, x, tile, y, ldy, *stretch, acc);
 }

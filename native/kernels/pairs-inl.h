@@ -4,49 +4,60 @@
 template <int BITS>
 constexpr bool kPairs = BITS == 8 || BITS == 4;
 
-// The dot products d of R rows with a unit at p. Codes of 8 bits and activations meet as words.
-template <int R>
-inline void pairs_of_words(const uint8_t* p, const int8_t* high, const int8_t* low, const int (&row)[R], I (&d)[R]) {
+// The dot products d of R rows with the units of W tiles, at p and `apart` bytes from there on. Codes of 8 bits and activations meet as
+// words.
+template <int R, int W>
+inline void pairs_of_words(const uint8_t* p, size_t apart, const int8_t* high, const int8_t* low, const int (&row)[R],
+                           I (&d)[W][R]) {
   alignas(32) int16_t x[R][kUnit];
   for (int r = 0; r < R; r++) {
     widen(high + row[r] * kUnit, low + row[r] * kUnit, x[r]);
-    d[r] = zero_i();
+    for (int w = 0; w < W; w++) d[w][r] = zero_i();
   }
 #pragma GCC unroll 8
-  for (int j = 0; j < 8; j++) {
-    I picked = picked_words(p, j);
-    B w = words(p + 64 + 32 * j);
-    for (int r = 0; r < R; r++) d[r] = dot_picked(d[r], w, picked, x[r] + 4 * j);
-  }
-  for (int r = 0; r < R; r++) d[r] = in_order(d[r]);
+  for (int j = 0; j < 8; j++)
+    for (int w = 0; w < W; w++) {
+      I picked = picked_words(p + w * apart, j);
+      B c = words(p + w * apart + 64 + 32 * j);
+      for (int r = 0; r < R; r++) d[w][r] = dot_picked(d[w][r], c, picked, x[r] + 4 * j);
+    }
+  for (int w = 0; w < W; w++)
+    for (int r = 0; r < R; r++) d[w][r] = in_order(d[w][r]);
 }
 
 // Codes of 4 bits meet the two bytes of activations apart.
-template <int R>
-inline void pairs_of_bytes(const uint8_t* p, const int8_t* high, const int8_t* low, const int (&row)[R], I (&d)[R]) {
+template <int R, int W>
+inline void pairs_of_bytes(const uint8_t* p, size_t apart, const int8_t* high, const int8_t* low, const int (&row)[R],
+                           I (&d)[W][R]) {
   alignas(32) uint8_t x[R][2][kUnit];
-  P h[R], l[R], codes = zero_p();
+  P h[W][R], l[W][R], codes[W];
   for (int r = 0; r < R; r++) {
-    h[r] = l[r] = zero_p();
     bias(high + row[r] * kUnit, x[r][0]);
     bias(low + row[r] * kUnit, x[r][1]);
   }
-#pragma GCC unroll 8
-  for (int j = 0; j < 8; j++) {
-    P picked = picked_bytes(p, j), w = nibbles(load_p(p + 64 + 32 * (j % 4)), j / 4);
-    codes = add_bytes(codes, w);
-    for (int r = 0; r < R; r++) {
-      h[r] = dot_picked(h[r], w, picked, x[r][0] + 4 * j);
-      l[r] = dot_picked(l[r], w, picked, x[r][1] + 4 * j);
-    }
+  for (int w = 0; w < W; w++) {
+    codes[w] = zero_p();
+    for (int r = 0; r < R; r++) h[w][r] = l[w][r] = zero_p();
   }
-  for (int r = 0; r < R; r++) d[r] = unbias(h[r], l[r], codes);
+#pragma GCC unroll 8
+  for (int j = 0; j < 8; j++)
+    for (int w = 0; w < W; w++) {
+      const uint8_t* unit = p + w * apart;
+      P picked = picked_bytes(unit, j), c = nibbles(load_p(unit + 64 + 32 * (j % 4)), j / 4);
+      codes[w] = add_bytes(codes[w], c);
+      for (int r = 0; r < R; r++) {
+        h[w][r] = dot_picked(h[w][r], c, picked, x[r][0] + 4 * j);
+        l[w][r] = dot_picked(l[w][r], c, picked, x[r][1] + 4 * j);
+      }
+    }
+  for (int w = 0; w < W; w++)
+    for (int r = 0; r < R; r++) d[w][r] = unbias(h[w][r], l[w][r], codes[w]);
 }
 
-template <int BITS, int R>
-inline void pairs(const uint8_t* p, const int8_t* high, const int8_t* low, const int (&row)[R], I (&d)[R]) {
+template <int BITS, int R, int W>
+inline void pairs(const uint8_t* p, size_t apart, const int8_t* high, const int8_t* low, const int (&row)[R], I (&d)[W][R]) {
   if constexpr (BITS == 4)
-    pairs_of_bytes(p, high, low, row, d);
+    pairs_of_bytes(p, apart, high, low, row, d);
   else
-    pairs_of_words(p, high, low, row, d);
+    pairs_of_words(p, apart, high, low, row, d);
 }

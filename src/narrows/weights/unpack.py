@@ -110,7 +110,8 @@ def _kept_integers(f: Format, tile: U8, cols: int, in_pairs: bool) -> F32:
             scales = tile[at : at + 4 * LANES].copy().view("<f2").astype(np.float32).reshape(2, LANES)
             at += 64
         if in_pairs:
-            picks = tile[at : at + 64].reshape(2, 1, LANES, 2) >> np.arange(0, 8, 2, np.uint8).reshape(4, 1, 1) & 3
+            quads = np.arange(0, 8, 2, dtype=np.uint8).reshape(4, 1, 1)
+            picks = tile[at : at + 64].reshape(2, 1, LANES, 2) >> quads & 3
             kept = np.zeros((8, LANES, 4), bool)
             np.put_along_axis(kept, picks.reshape(8, LANES, 2).astype(int), True, axis=2)
             kept = kept.reshape(8, 64)
