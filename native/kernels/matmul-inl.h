@@ -190,6 +190,8 @@ inline void add_products(const B (&q)[8], int first, const int8_t* high, const i
 #else
 template <int BITS>
 constexpr bool kPairs = false;
+template <int BITS>
+constexpr int kTiles = 1;
 template <int BITS, int R, int W>
 void pairs(const uint8_t* p, size_t apart, const int8_t* high, const int8_t* low, const int (&row)[R], I (&d)[W][R]);
 #endif
@@ -389,9 +391,9 @@ inline void matmul_int(const Matrix& w, const Activations& x, int tile0, int til
   while (tile < tile1) {
     if constexpr (PAIRS)
       if (w.in_pairs(tile)) {  // what is not spread need not be stored
-        bool two = x.rows <= 2 && tile + 1 < tile1 && w.in_pairs(tile + 1);
+        bool two = kTiles<BITS> == 2 && x.rows <= 2 && tile + 1 < tile1 && w.in_pairs(tile + 1);
         if (two)
-          from_registers<2, BITS, SPARSE, HALF, MIN, true>(w, at, x, tile, y, ldy, acc);
+          from_registers<kTiles<BITS>, BITS, SPARSE, HALF, MIN, true>(w, at, x, tile, y, ldy, acc);
         else
           from_registers<1, BITS, SPARSE, HALF, MIN, true>(w, at, x, tile, y, ldy, acc);
         tile += two ? 2 : 1;
