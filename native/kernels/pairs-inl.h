@@ -3,9 +3,9 @@
 
 template <int BITS>
 constexpr bool kPairs = BITS == 8 || BITS == 4;
+// Tiles read together for one or two rows. Of 4 bits one at a time: two streams cost more than the tiles share.
 template <int BITS>
-constexpr int kTiles =
-    BITS == 8 ? 2 : 1;  // read together for one or two rows: of 4 bits a tile is more work, and two streams cost more
+constexpr int kTiles = BITS == 8 ? 2 : 1;
 
 // The dot products d of R rows with the units of W tiles, at p and `apart` bytes from there on. Codes of 8 bits and activations meet as
 // words.

@@ -114,6 +114,7 @@ def test_products_with_two_kept_of_four_are_those_of_the_dense_format(bits: int,
                 x = activations(num, cols)
                 y = _native.matmul(packed, x, isa)
                 assert same_bits(y, _native.matmul(plain, x, isa)), (rows, cols, num, packer)
+                assert same_bits(y, _native.matmul(packed, x, "scalar")), (rows, cols, num, packer)
                 assert same_bits(y[-1:], _native.matmul(packed, x[-1:], isa)), (rows, cols, num, packer)
 
 
