@@ -163,6 +163,19 @@ def test_the_command_prints_quality_beside_bytes(tiny_path: Path, cache: Path, t
     assert "FAIL" in done.output
 
 
+def test_kept_records_spare_the_next_candidate_the_baseline(tiny_path: Path, cache: Path, tmp_path: Path) -> None:
+    records = tmp_path / "records.jsonl"
+    line = ["eval", str(tiny_path), "--measure", "ppl:window=32,chunks=2", "--threads", "1", "--records", str(records)]
+    values, counts = [], []
+    for weights in ("int8", "int2"):
+        done = CliRunner().invoke(app, [*line, "--weights", weights, "--json"])
+        assert done.exit_code == 0, done.output
+        values.append(json.loads(done.stdout)["metrics"][0]["baseline"])
+        counts.append(len(records.read_text().splitlines()))
+    assert values[0] == values[1]
+    assert counts == [2 + 2, 2 + 2 + 2]
+
+
 def test_the_unmodified_model_is_measured_once(tiny_path: Path, cache: Path) -> None:
     line = ["eval", str(tiny_path), "--measure", "kl:chunks=1,ppl:window=32,chunks=2", "--threads", "1", "--json"]
     done = CliRunner().invoke(app, line)

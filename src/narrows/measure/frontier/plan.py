@@ -132,7 +132,8 @@ def run(plan: Plan, work: Path, options: list[str], eval_options: list[str]) -> 
             model = str(artifact) if variant.compress else plan.model
             stack = ["--stack", variant.stack] if variant.stack else []
             measure = ["--measure", plan.measure, *stack, *options, *eval_options]
-            _narrows(variant, "eval", model, *measure, "--out", str(result))
+            records = str(work / "records.jsonl")  # of the unmodified model too, which every variant is compared with
+            _narrows(variant, "eval", model, *measure, "--out", str(result), "--records", records)
         if not any(v.compress == variant.compress for v in plan.variants[i:]):
             shutil.rmtree(artifact, ignore_errors=True)
         found = json.loads(result.read_text())

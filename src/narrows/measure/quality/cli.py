@@ -44,6 +44,13 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option(help="Write the result, as JSON, to this file; FILE.partial keeps records meanwhile.")
     ] = None,
+    records: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep every record in this file, and take from it what it has: the unmodified model is not measured "
+            "again for the next candidate."
+        ),
+    ] = None,
 ) -> None:
     """Measure what a stack costs in quality: each figure with its interval, paired with the unmodified model.
 
@@ -85,7 +92,7 @@ def evaluate(
     other_cost = token_cost(reference.model) if reference else cost
     typer.echo(cost_line(cost, other_cost), err=True)
 
-    journal = Journal(_partial(out, [str(path), str(other_path), str(parts), str(other_stack)]))
+    journal = Journal(records or _partial(out, [str(path), str(other_path), str(parts), str(other_stack)]))
     results: list[dict[str, Any]] = []
     try:
         for result in run(
@@ -131,7 +138,7 @@ def evaluate(
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(written + "\n")
-    journal.close(remove=True)
+    journal.close(remove=records is None)
     typer.echo(written) if as_json else print_report(report)
     if gate and not report["passed"]:
         raise typer.Exit(FAILED)
