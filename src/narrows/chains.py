@@ -49,10 +49,10 @@ class _Chain:
         self.logprobs += logprobs
 
     def draft(self, vocab_size: int) -> Draft | None:
-        """What was drafted, the chain first; a leaf was not drawn by chance."""
+        """What was drafted, the chain first, then the likeliest leaves; a leaf was not drawn by chance."""
         if not self.tokens:
             return None
-        leaves = sorted(sorted(self.leaves)[: self.num_leaves], key=lambda leaf: leaf[1])
+        leaves = sorted(self.leaves)[: self.num_leaves]
         tokens = np.array([*self.tokens, *(token for _, _, token in leaves)], np.int32)
         sums = [0.0, *np.cumsum(self.logprobs)]
         logprobs = np.array([*self.logprobs, *(-cost - sums[place] for cost, place, _ in leaves)], np.float32)

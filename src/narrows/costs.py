@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -10,87 +11,115 @@ from .types import Request
 
 STATE = "acceptance"
 WEIGHT = 0.2  # of the latest measurement of a time
-FORGET = 1024  # steps
+FORGET = 1024  # measurements
 MEMORY = 0.9  # what a verified draft still counts for at the next
+PRIOR = 2  # drafts that what is supposed counts for
+NEGLIGIBLE = 1e-3  # a probability to be kept: no place behind it is looked at
+
+
+@dataclass(slots=True)
+class Times:
+    """Seconds by number, of rows or of tokens."""
+
+    free: bool  # beyond what was measured: more for nothing, so that it is tried; else in proportion
+    seconds: dict[int, float] = field(default_factory=dict)
+    recent: set[int] = field(default_factory=set)  # measured since the others were last forgotten
+    count: int = 0
+
+    def at(self, n: int) -> float:
+        """On a straight line between measured numbers, and in proportion below them. Something, if none is."""
+        known = sorted(self.seconds)
+        if not known:
+            return 1.0 if self.free else 0.0
+        i = bisect_left(known, n)
+        if i == len(known):
+            return self.seconds[known[-1]] * (1 if self.free else n / known[-1])
+        if i == 0:
+            return self.seconds[known[0]] * n / known[0]
+        low, high = known[i - 1], known[i]
+        share = (n - low) / (high - low)
+        return self.seconds[low] + share * (self.seconds[high] - self.seconds[low])
+
+    def observe(self, n: int, seconds: float) -> None:
+        """Times that are older than the last one of this number move along with it: the machine as a whole is slower or
+        faster now. What is not measured again is forgotten.
+        """
+        seconds = max(seconds, 1e-9)
+        old = self.seconds.get(n, seconds)
+        new = old + WEIGHT * (seconds - old)
+        for other in takewhile(n.__ne__, self.seconds):
+            self.seconds[other] *= new / old
+        self.seconds.pop(n, None)
+        self.seconds[n] = new  # the oldest comes first
+        self.recent.add(n)
+        self.count += 1
+        if self.count % FORGET == 0:
+            self.seconds = {n: time for n, time in self.seconds.items() if n in self.recent}
+            self.recent = set()
 
 
 @dataclass(slots=True)
 class Acceptance:
-    """Kept and tested tokens of drafts, those after the first that was not kept being untested; the old count less."""
+    """Tokens drafted and kept, by their place in the draft, be it a chain or a tree; the old count less."""
 
-    kept: float = 0
-    tested: float = 0
+    drafted: list[float] = field(default_factory=list)
+    kept: list[float] = field(default_factory=list)
 
-    def observe(self, num_accepted: int, num_drafted: int) -> None:
-        self.kept = self.kept * MEMORY + num_accepted
-        self.tested = self.tested * MEMORY + min(num_accepted + 1, num_drafted)
+    def observe(self, path: Sequence[int], num_drafted: int) -> None:
+        """Of a draft of so many tokens those of `path` were kept."""
+        more = [0.0] * (num_drafted - len(self.drafted))
+        self.drafted = [n * MEMORY + (i < num_drafted) for i, n in enumerate(self.drafted + more)]
+        self.kept = [n * MEMORY for n in self.kept + more]
+        for i in path:
+            self.kept[i] += 1
+
+    def at(self, place: int, supposed: float) -> float:
+        """Probability that the token at a place is kept."""
+        drafted, kept = (self.drafted[place], self.kept[place]) if place < len(self.drafted) else (0, 0)
+        return (kept + PRIOR * supposed) / (drafted + PRIOR)
 
 
 @dataclass(slots=True)
 class MeasuredCosts:
-    """Times by number of rows, and acceptance by request."""
+    """Times by number of rows and of drafted tokens, and acceptance by request."""
 
-    seconds: dict[int, float] = field(default_factory=dict)  # of a step but for its drafting, by rows
-    recent: set[int] = field(default_factory=set)  # rows measured since the others were last forgotten
-    num_verified: int = 0
-    drafting: float = 0.0  # seconds a drafted token takes, all requests together
+    steps: Times = field(default_factory=lambda: Times(free=True))  # but for their drafting, by rows
+    drafting: Times = field(default_factory=lambda: Times(free=False))  # by tokens of the longest draft
     overall: Acceptance = field(default_factory=Acceptance)  # what a new request starts from
 
     def verify(self, num_rows: int) -> float:
-        """On a straight line between measured numbers. Beyond them the best that can be: what is not known is tried.
-
-        That is, more rows for nothing, and fewer in proportion.
-        """
-        known = sorted(self.seconds)
-        if not known:
-            return 1.0
-        i = bisect_left(known, num_rows)
-        if i == len(known):
-            return self.seconds[known[-1]]
-        if i == 0:
-            return self.seconds[known[0]] * num_rows / known[0]
-        low, high = known[i - 1], known[i]
-        share = (num_rows - low) / (high - low)
-        return self.seconds[low] + share * (self.seconds[high] - self.seconds[low])
+        return self.steps.at(num_rows)
 
     def draft(self, num_tokens: int) -> float:
-        return self.drafting * num_tokens
+        return self.drafting.at(num_tokens)
 
-    def acceptance(self, request: Request) -> float:
-        """Its own, and two tokens of what all requests had; those start from one kept of two: little is tried at first,
-        and more if it is kept.
+    def worth(self, request: Request, num_tokens: int) -> list[float]:
+        """As the request's drafts fared, and as those of all did; what neither knows goes on as a chain of which every
+        token is kept as often as the first. That starts from one of two: little is tried at first, and more if it is
+        kept.
         """
-        base = (self.overall.kept + 1) / (self.overall.tested + 2)
         own: Acceptance = request.state.setdefault(STATE, Acceptance())
-        return (own.kept + 2 * base) / (own.tested + 2)
+        worth: list[float] = []
+        all_before, before, first = 1.0, 1.0, 0.5
+        for place in range(num_tokens):
+            all_here = self.overall.at(place, all_before * first)
+            here = own.at(place, min(1.0, before * all_here / all_before))
+            worth.append(here)
+            if here < NEGLIGIBLE:
+                break
+            first = first if place else here
+            all_before, before = max(all_here, NEGLIGIBLE), here
+        return worth + [0.0] * (num_tokens - len(worth))
 
     def verified(self, num_rows: int, seconds: float) -> None:
-        """A step in which no prompt was read took so long without drafting.
-
-        Times that are older than the last one of as many rows move along with it: the machine as a whole is slower or
-        faster now. What is not measured again is forgotten.
-        """
-        seconds = max(seconds, 1e-9)
-        old = self.seconds.get(num_rows, seconds)
-        new = _mean(old, seconds)
-        for rows in takewhile(num_rows.__ne__, self.seconds):
-            self.seconds[rows] *= new / old
-        self.seconds.pop(num_rows, None)
-        self.seconds[num_rows] = new  # the oldest comes first
-        self.recent.add(num_rows)
-        self.num_verified += 1
-        if self.num_verified % FORGET == 0:
-            self.seconds = {rows: time for rows, time in self.seconds.items() if rows in self.recent}
-            self.recent = set()
+        """A step in which no prompt was read took so long without drafting."""
+        self.steps.observe(num_rows, seconds)
 
     def drafted(self, num_tokens: int, seconds: float) -> None:
         """Drafting up to `num_tokens` for every request of a step took so long."""
-        self.drafting = _mean(self.drafting or seconds / num_tokens, seconds / num_tokens)
+        self.drafting.observe(num_tokens, seconds)
 
-    def accepted(self, request: Request, num_accepted: int, num_drafted: int) -> None:
-        request.state.setdefault(STATE, Acceptance()).observe(num_accepted, num_drafted)
-        self.overall.observe(num_accepted, num_drafted)
-
-
-def _mean(old: float, new: float) -> float:
-    return old + WEIGHT * (new - old)
+    def accepted(self, request: Request, path: Sequence[int], num_drafted: int) -> None:
+        """Of a draft of so many tokens those of `path`, by index, were kept."""
+        request.state.setdefault(STATE, Acceptance()).observe(path, num_drafted)
+        self.overall.observe(path, num_drafted)

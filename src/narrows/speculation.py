@@ -83,7 +83,7 @@ class Speculation:
         made = [(ask, draft) for ask, draft in zip(asks, drafts, strict=True) if draft is not None]
         last = [ask.request.state.get(STATE) for ask in asks]
         if made and all(step == self.num_proposed - 1 for step in last):  # else what was missed is read first
-            self.costs.drafted(max(draft.depth for _, draft in made), seconds)
+            self.costs.drafted(max(len(draft.tokens) for _, draft in made), seconds)
         for ask, _ in made:
             ask.request.state[STATE] = self.num_proposed
         return drafts
@@ -94,7 +94,7 @@ class Speculation:
         for (request, n), verdict in zip(plan.items, verdicts, strict=True):
             kept = n
             if verdict is not None and request.draft is not None:
-                self.costs.accepted(request, len(verdict.path), request.draft.depth)
+                self.costs.accepted(request, verdict.path, len(request.draft.tokens))
                 kept += num_straight(verdict.path) - len(request.draft.tokens)
             if out.hidden is not None:
                 for reader in self.readers.values():

@@ -26,8 +26,8 @@ class GivenCosts:
     def draft(self, num_tokens: int) -> float:
         return self.drafting * num_tokens
 
-    def acceptance(self, request: Request) -> float:
-        return self.rates[int(request.id)]
+    def worth(self, request: Request, num_tokens: int) -> list[float]:
+        return [self.rates[int(request.id)] ** k for k in range(1, num_tokens + 1)]
 
 
 def requests(count: int) -> list[Request]:
@@ -116,16 +116,63 @@ def test_fewer_rows_than_were_ever_measured_are_worth_a_try() -> None:
     assert costs.verify(1) == pytest.approx(0.8)
 
 
-def test_acceptance_counts_what_was_tested_and_forgets() -> None:
+def test_drafts_that_were_not_timed_take_their_share() -> None:
+    costs = MeasuredCosts()
+    assert costs.draft(3) == 0
+    costs.drafted(2, 1.0)
+    assert [costs.draft(n) for n in (1, 2, 4)] == [0.5, 1, 2]
+    costs.drafted(6, 1.2)  # leaves beside a chain take hardly any time
+    assert costs.draft(4) == pytest.approx(1.1)
+
+
+def test_worth_follows_what_was_kept_and_forgets() -> None:
     costs, [a, b] = MeasuredCosts(), requests(2)
-    assert costs.acceptance(a) == pytest.approx(1 / 2)
+    assert costs.worth(a, 3) == pytest.approx([1 / 2, 1 / 4, 1 / 8])
     for _ in range(60):
-        costs.accepted(a, 4, 4)
-    assert costs.acceptance(a) > 0.95
-    assert costs.acceptance(b) > 0.9  # starts from what the others had
+        costs.accepted(a, [0, 1, 2, 3], 4)
+    assert min(costs.worth(a, 4)) > 0.9
+    assert min(costs.worth(b, 4)) > 0.7  # starts from what the others had
     for _ in range(60):
-        costs.accepted(a, 0, 4)
-    assert costs.acceptance(a) < 0.15
+        costs.accepted(a, [], 4)
+    assert costs.worth(a, 1)[0] < 0.15
+
+
+def test_worth_is_of_places_in_the_draft() -> None:
+    """Of a chain of two, the first of which is always kept and the second never, and two leaves, the first of which is
+    kept every other time.
+    """
+    costs, [a, b] = MeasuredCosts(), requests(2)
+    for i in range(100):
+        costs.accepted(a, [0, 2] if i % 2 else [0], 4)
+    for request in (a, b):
+        first, second, leaf, other = costs.worth(request, 4)
+        assert first > 0.8
+        assert second < 0.3
+        assert leaf == pytest.approx(0.5, abs=0.15)
+        assert other < 0.2
+
+
+def test_a_request_that_fares_better_than_others_is_not_held_back_by_them() -> None:
+    costs, [a, b] = MeasuredCosts(), requests(2)
+    for _ in range(60):
+        costs.accepted(a, [0], 1)
+        costs.accepted(b, [], 4)
+    for _ in range(30):
+        costs.accepted(a, [0], 1)  # drafting for the other is given up
+    assert costs.worth(a, 4)[1] > 0.6
+    assert costs.worth(b, 4)[0] < 0.2
+    assert costs.worth(b, 1000)[-1] == 0
+
+
+def test_tokens_that_come_late_in_a_draft_bring_those_before_them() -> None:
+    """A leaf behind a chain cannot be had without the chain."""
+
+    class Tree(GivenCosts):
+        def worth(self, request: Request, num_tokens: int) -> list[float]:
+            return [0.5, 0.01, 0.4, 0.4][:num_tokens]
+
+    assert lengths(Tree(lambda rows: 1 + 0.2 * (rows - 1), 0, []), [4]) == [4]
+    assert lengths(Tree(lambda rows: 1 + 0.3 * (rows - 1), 0, []), [4]) == [1]
 
 
 class Clock:

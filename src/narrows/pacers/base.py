@@ -19,8 +19,8 @@ class Costs(Protocol):
         """Seconds of drafting up to this many tokens for every request of a step."""
         ...
 
-    def acceptance(self, request: Request) -> float:
-        """Probability that a drafted token is kept, when those before it are."""
+    def worth(self, request: Request, num_tokens: int) -> list[float]:
+        """For each token of a draft of so many, by its place, the probability that it is kept."""
         ...
 
 

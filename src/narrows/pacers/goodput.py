@@ -1,8 +1,8 @@
 """Drafts as many tokens as raise the number of tokens kept per second, and none where none does (SmartSpec,
 arXiv:2406.14066, section 4).
 
-A drafted token is worth the probability that it and all before it are kept. It costs a row of the verification and, in
-the longest draft of a step, a round of the drafter. Tokens are added where they are worth most, as far as it pays.
+A drafted token is worth the probability that it is kept. It costs a row of the verification and, in the longest draft
+of a step, time of the drafter. Tokens are added where they are worth most, as far as it pays.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Goodput:
         check_ranges(self, retry=(2, 1 << 20))
 
     def pace(self, requests: Sequence[Request], limits: Sequence[int], costs: Costs) -> list[Pace]:
-        rates = [costs.acceptance(request) for request in requests]
-        worth = [(rate**k, -k, i) for i, rate in enumerate(rates) for k in range(1, limits[i] + 1)]
+        each = [_falling(costs.worth(request, limit)) for request, limit in zip(requests, limits, strict=True)]
+        worth = [(gain, -k, i) for i, gains in enumerate(each) for k, gain in enumerate(gains, 1)]
         worth.sort(reverse=True)
         rows = kept = len(requests)
         best, chosen, longest = (1 + MARGIN) * kept / costs.verify(rows), 0, 0
@@ -52,3 +52,15 @@ class Goodput:
         if doubled or (idle and idle % self.retry == 0):
             return Pace(1)
         return Pace(length, "" if length else UNPROFITABLE)
+
+
+def _falling(gains: list[float]) -> list[float]:
+    """Where a later token is worth more than those before it, as in a tree, they share: none comes without them."""
+    runs: list[tuple[float, int]] = []  # (worth of all, tokens)
+    for gain in gains:
+        total, count = gain, 1
+        while runs and runs[-1][0] * count < total * runs[-1][1]:
+            total, count = total + runs[-1][0], count + runs[-1][1]
+            runs.pop()
+        runs.append((total, count))
+    return [total / count for total, count in runs for _ in range(count)]
