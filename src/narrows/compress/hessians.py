@@ -39,25 +39,30 @@ def width(spec: ModelSpec, which: int) -> int:
 
 
 class Hessian:
-    """Sums x x^T over rows in float32; the rounding of so few large sums is far below the noise of the sample."""
+    """Sums x x^T over rows in float32; the rounding of so few large sums is far below the noise of the sample.
+
+    Held in strips of TILE rows, each from the diagonal on: half of the memory of the whole.
+    """
 
     def __init__(self, size: int) -> None:
-        self._sum = np.zeros((size, size), np.float32)
+        self._strips = [np.zeros((min(TILE, size - i), size - i), np.float32) for i in range(0, size, TILE)]
+        self._size = size
         self.count = 0
 
     def add(self, rows: F32) -> None:
         """rows [n, size]"""
-        for i in range(0, rows.shape[1], TILE):  # one triangle
-            self._sum[i : i + TILE, i:] += rows[:, i : i + TILE].T @ rows[:, i:]
+        for k, strip in enumerate(self._strips):
+            i = k * TILE
+            strip += rows[:, i : i + TILE].T @ rows[:, i:]
         self.count += len(rows)
 
     def finish(self) -> F32:
         """2/N X X^T [size, size]; the sum is gone."""
-        h = self._sum
-        for i in range(0, len(h), TILE):
-            h[i : i + TILE, :i] = h[:i, i : i + TILE].T
+        h = np.empty((self._size, self._size), np.float32)
+        for i in reversed(range(0, self._size, TILE)):
+            h[i : i + TILE, i:] = self._strips.pop()
+            h[i + TILE :, i : i + TILE] = h[i : i + TILE, i + TILE :].T
         h *= 2 / max(self.count, 1)
-        del self._sum
         return h
 
 
@@ -125,7 +130,7 @@ def passes(spec: ModelSpec, layers: Sequence[int], memory: int) -> list[list[int
     """
     sizes = [width(spec, which) for which in range(HEAD)]
     # Factoring holds the largest Hessian in float64, then in float32 too, and has room for products.
-    each = sum(4 * n * n + 4 * n * ROWS for n in sizes)
+    each = sum(2 * n * (n + TILE) + 4 * n * ROWS for n in sizes)
     most = max(1, (memory - 16 * max(sizes) ** 2) // each)
     count = -(-len(layers) // most)
     return [part.tolist() for part in np.array_split(np.asarray(layers, int), count)] if layers else []
