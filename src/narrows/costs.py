@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from .types import Request
+import numpy as np
 
-STATE = "acceptance"
+from .types import F64, I32, Request
+
+STATE, WORTH = "acceptance", "worth"
 WEIGHT = 0.2  # of the latest measurement of a time
 FORGET = 1024  # measurements
 MEMORY = 0.9  # what a verified draft still counts for at the next
 PRIOR = 2  # drafts that what is supposed counts for
+FAR = 1 << 30  # more rows or tokens than there will be
 NEGLIGIBLE = 1e-3  # a probability to be kept: no place behind it is looked at
 
 
@@ -25,20 +27,18 @@ class Times:
     seconds: dict[int, float] = field(default_factory=dict)
     recent: set[int] = field(default_factory=set)  # measured since the others were last forgotten
     count: int = 0
+    _line: tuple[F64, F64] | None = None  # through the measured points
 
-    def at(self, n: int) -> float:
+    def at(self, numbers: I32) -> F64:
         """On a straight line between measured numbers, and in proportion below them. Something, if none is."""
-        known = sorted(self.seconds)
-        if not known:
-            return 1.0 if self.free else 0.0
-        i = bisect_left(known, n)
-        if i == len(known):
-            return self.seconds[known[-1]] * (1 if self.free else n / known[-1])
-        if i == 0:
-            return self.seconds[known[0]] * n / known[0]
-        low, high = known[i - 1], known[i]
-        share = (n - low) / (high - low)
-        return self.seconds[low] + share * (self.seconds[high] - self.seconds[low])
+        if not self.seconds:
+            return np.full(len(numbers), 1.0 if self.free else 0.0)
+        if self._line is None:
+            known = sorted(self.seconds.items())
+            far = (FAR, known[-1][1] * (1 if self.free else FAR / known[-1][0]))
+            numbers_, seconds = zip((0, 0.0), *known, far, strict=True)
+            self._line = np.asarray(numbers_, float), np.asarray(seconds, float)
+        return np.interp(numbers, *self._line)
 
     def observe(self, n: int, seconds: float) -> None:
         """Times that are older than the last one of this number move along with it: the machine as a whole is slower or
@@ -56,6 +56,7 @@ class Times:
         if self.count % FORGET == 0:
             self.seconds = {n: time for n, time in self.seconds.items() if n in self.recent}
             self.recent = set()
+        self._line = None
 
 
 @dataclass(slots=True)
@@ -86,30 +87,22 @@ class MeasuredCosts:
     steps: Times = field(default_factory=lambda: Times(free=True))  # but for their drafting, by rows
     drafting: Times = field(default_factory=lambda: Times(free=False))  # by tokens of the longest draft
     overall: Acceptance = field(default_factory=Acceptance)  # what a new request starts from
+    num_accepted: int = 0  # drafts
 
-    def verify(self, num_rows: int) -> float:
+    def verify(self, num_rows: I32) -> F64:
         return self.steps.at(num_rows)
 
-    def draft(self, num_tokens: int) -> float:
+    def draft(self, num_tokens: I32) -> F64:
         return self.drafting.at(num_tokens)
 
-    def worth(self, request: Request, num_tokens: int) -> list[float]:
-        """As the request's drafts fared, and as those of all did; what neither knows goes on as a chain of which every
-        token is kept as often as the first. That starts from one of two: little is tried at first, and more if it is
-        kept.
-        """
-        own: Acceptance = request.state.setdefault(STATE, Acceptance())
-        worth: list[float] = []
-        all_before, before, first = 1.0, 1.0, 0.5
-        for place in range(num_tokens):
-            all_here = self.overall.at(place, all_before * first)
-            here = own.at(place, min(1.0, before * all_here / all_before))
-            worth.append(here)
-            if here < NEGLIGIBLE:
-                break
-            first = first if place else here
-            all_before, before = max(all_here, NEGLIGIBLE), here
-        return worth + [0.0] * (num_tokens - len(worth))
+    def worth(self, request: Request, num_tokens: int) -> F64:
+        """As the request's drafts fared, and as those of all did."""
+        known = request.state.get(WORTH)
+        if known is None or known[:2] != (self.num_accepted, num_tokens):
+            own: Acceptance = request.state.setdefault(STATE, Acceptance())
+            known = self.num_accepted, num_tokens, _falling(_probabilities(own, self.overall, num_tokens))
+            request.state[WORTH] = known
+        return known[2]
 
     def verified(self, num_rows: int, seconds: float) -> None:
         """A step in which no prompt was read took so long without drafting."""
@@ -123,3 +116,35 @@ class MeasuredCosts:
         """Of a draft of so many tokens those of `path`, by index, were kept."""
         request.state.setdefault(STATE, Acceptance()).observe(path, num_drafted)
         self.overall.observe(path, num_drafted)
+        self.num_accepted += 1
+
+
+def _probabilities(own: Acceptance, overall: Acceptance, num_tokens: int) -> list[float]:
+    """That the token at each place is kept.
+
+    What nothing is known of goes on as a chain of which every token is kept as often as the first. That starts from one
+    of two: little is tried at first, and more if it is kept.
+    """
+    found: list[float] = []
+    all_before, before, first = 1.0, 1.0, 0.5
+    for place in range(num_tokens):
+        all_here = overall.at(place, all_before * first)
+        here = own.at(place, min(1.0, before * all_here / all_before))
+        found.append(here)
+        if here < NEGLIGIBLE:
+            break
+        first = first if place else here
+        all_before, before = max(all_here, NEGLIGIBLE), here
+    return found + [0.0] * (num_tokens - len(found))
+
+
+def _falling(gains: list[float]) -> F64:
+    """Where a later token is kept more often than those before, as in a tree, they share: none comes without them."""
+    runs: list[tuple[float, int]] = []  # (gain of all, tokens)
+    for gain in gains:
+        total, count = gain, 1
+        while runs and runs[-1][0] * count < total * runs[-1][1]:
+            total, count = total + runs[-1][0], count + runs[-1][1]
+            runs.pop()
+        runs.append((total, count))
+    return np.repeat([total / count for total, count in runs], [count for _, count in runs])

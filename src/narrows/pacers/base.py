@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from ..types import Request
+from ..types import F64, I32, Request
 
 
 class Costs(Protocol):
     """What was measured so far."""
 
-    def verify(self, num_rows: int) -> float:
-        """Seconds of a step with a target forward over this many rows, but for its drafting."""
+    def verify(self, num_rows: I32) -> F64:
+        """Seconds [n] of steps with target forwards over so many rows [n], but for their drafting."""
         ...
 
-    def draft(self, num_tokens: int) -> float:
-        """Seconds of drafting up to this many tokens for every request of a step."""
+    def draft(self, num_tokens: I32) -> F64:
+        """Seconds [n] of drafting up to so many tokens [n] for every request of a step."""
         ...
 
-    def worth(self, request: Request, num_tokens: int) -> list[float]:
-        """For each token of a draft of so many, by its place, the probability that it is kept."""
+    def worth(self, request: Request, num_tokens: int) -> F64:
+        """What each token [num_tokens] of a draft adds to the tokens that are kept, none more than those before it."""
         ...
 
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
 
 from ..settings import check_ranges
-from ..types import Request
+from ..types import I32, Request
 from .base import Costs, Pace
 
 STATE = "pacers.goodput"
+LOOK = 8  # steps without drafts that pass before it is asked again whether they would pay: only times change meanwhile
 FIRST_RETRY = 16
 MARGIN = 0.03  # that drafts must promise beyond plain decoding: times are of a machine that does other things too
 UNPROFITABLE = "at this acceptance drafts cost more than they bring"
@@ -30,37 +34,42 @@ class Goodput:
         check_ranges(self, retry=(2, 1 << 20))
 
     def pace(self, requests: Sequence[Request], limits: Sequence[int], costs: Costs) -> list[Pace]:
-        each = [_falling(costs.worth(request, limit)) for request, limit in zip(requests, limits, strict=True)]
-        worth = [(gain, -k, i) for i, gains in enumerate(each) for k, gain in enumerate(gains, 1)]
-        worth.sort(reverse=True)
-        rows = kept = len(requests)
-        best, chosen, longest = (1 + MARGIN) * kept / costs.verify(rows), 0, 0
-        for count, (gain, k, _) in enumerate(worth, 1):
-            kept, longest = kept + gain, max(longest, -k)
-            goodput = kept / (costs.verify(rows + count) + costs.draft(longest))
-            if goodput > best:
-                best, chosen = goodput, count
-        lengths = [0] * len(requests)
-        for _, k, i in worth[:chosen]:
-            lengths[i] = max(lengths[i], -k)
-        return [self._pace(request, length) for request, length in zip(requests, lengths, strict=True)]
+        idle = [request.state.get(STATE, 0) for request in requests]
+        look = any(n % LOOK == 0 or self._tries(n) for n in idle)
+        lengths = self._lengths(requests, limits, costs) if look else [0] * len(requests)
+        paces: list[Pace] = []
+        for request, num_idle, length in zip(requests, idle, lengths, strict=True):
+            request.state[STATE] = num_idle = 0 if length else num_idle + 1
+            length = length or int(self._tries(num_idle))
+            paces.append(Pace(length, "" if length else UNPROFITABLE))
+        return paces
 
-    def _pace(self, request: Request, length: int) -> Pace:
-        idle = 0 if length else request.state.get(STATE, 0) + 1
-        request.state[STATE] = idle
-        doubled = FIRST_RETRY <= idle < self.retry and idle.bit_count() == 1
-        if doubled or (idle and idle % self.retry == 0):
-            return Pace(1)
-        return Pace(length, "" if length else UNPROFITABLE)
+    def _tries(self, num_idle: int) -> bool:
+        """Whether a token is tried after so many steps in which drafting did not pay."""
+        doubled = FIRST_RETRY <= num_idle < self.retry and num_idle.bit_count() == 1
+        return doubled or (num_idle > 0 and num_idle % self.retry == 0)
+
+    def _lengths(self, requests: Sequence[Request], limits: Sequence[int], costs: Costs) -> list[int]:
+        owners, places = _layout(tuple(limits))
+        gains = np.concatenate([costs.worth(request, limit) for request, limit in zip(requests, limits, strict=True)])
+        order = np.argsort(-gains, kind="stable")  # of a request's tokens, first come first
+        kept = np.full(len(order) + 1, float(len(requests)))
+        kept[1:] += gains[order].cumsum()
+        longest = np.zeros(len(kept), np.int32)
+        np.maximum.accumulate(places[order], out=longest[1:])
+        rows = np.arange(len(requests), len(requests) + len(kept), dtype=np.int32)
+        goodput = kept / (costs.verify(rows) + costs.draft(longest))
+        best = int(goodput.argmax())
+        lengths = np.zeros(len(requests), np.int32)
+        if goodput[best] > (1 + MARGIN) * goodput[0]:
+            np.maximum.at(lengths, owners[order[:best]], places[order[:best]])
+        return lengths.tolist()
 
 
-def _falling(gains: list[float]) -> list[float]:
-    """Where a later token is worth more than those before it, as in a tree, they share: none comes without them."""
-    runs: list[tuple[float, int]] = []  # (worth of all, tokens)
-    for gain in gains:
-        total, count = gain, 1
-        while runs and runs[-1][0] * count < total * runs[-1][1]:
-            total, count = total + runs[-1][0], count + runs[-1][1]
-            runs.pop()
-        runs.append((total, count))
-    return [total / count for total, count in runs for _ in range(count)]
+@lru_cache(16)
+def _layout(limits: tuple[int, ...]) -> tuple[I32, I32]:
+    """Of all tokens there may be, which request's and which of its draft's each is."""
+    sizes = np.asarray(limits)
+    return np.arange(len(limits), dtype=np.int32).repeat(sizes), np.concatenate(
+        [np.arange(1, limit + 1, dtype=np.int32) for limit in limits]
+    )
