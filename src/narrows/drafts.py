@@ -66,7 +66,7 @@ class HeadDraft:
     def open(cls, source: Source, target: ModelFiles) -> HeadDraft:
         places = (hub.models_dir(), SHIPPED_HEADS)
         head = open_head(find_head(source.name, (target.path, target.ckpt.path), places), target.spec)
-        return cls(source, target, _only(target.spec, [target.spec.num_layers - 1]), head)
+        return cls(source, target, _only(head.spec, [head.spec.num_layers - 1]), head)
 
     def reader(self, target: NativeModel, codec: str, cache: bool) -> DraftReader:
         """Loads it, with as many pages as the target has."""

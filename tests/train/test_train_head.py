@@ -122,6 +122,23 @@ def test_loops_go_on_from_a_head_and_keep_its_vocabulary(llm: LLM, tiny_path: Pa
     assert info["layers"] == [0, 1, 2]
 
 
+def test_a_narrower_head_is_trained_read_and_gone_on_from(llm: LLM, tiny_path: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainError, match="--ffn is 4096; it must be at most 96"):
+        training(llm, tmp_path / "wide", ffn=4096)
+    training(llm, tmp_path / "head", ffn=64).run()
+    assert json.loads((tmp_path / "head" / "head.json").read_text())["matrices"]["layers.0.gate"]["shape"] == [64, 64]
+    wide = write_tiny_head(tmp_path / "wide", tiny_path, llm.loaded.spec)
+    with pytest.raises(TrainError, match="--ffn is 64, but that of the head to go on from is 96"):
+        training(llm, tmp_path / "loops", wide, loops=2, depth=1, ffn=64)
+    training(llm, tmp_path / "loops", tmp_path / "head", loops=2, depth=1).run()
+    prompts, params = ["a b c", "d e"], SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    plain = [out.outputs[0].token_ids for out in llm.generate(prompts, params)]
+    for name in ("head", "loops"):
+        drafting = LLM(tiny_path, f"draft=head:name={tmp_path / name} pace=fixed", num_threads=1, cache=False)
+        assert [out.outputs[0].token_ids for out in drafting.generate(prompts, params)] == plain
+        assert drafting.ledger.drafts.num_drafts > 0
+
+
 def test_loops_weigh_the_first_and_the_last_stage() -> None:
     course = Course(depth=2, loops=3)
     drawn = {tuple(_step_weights(course, n, 40)) for n in range(40)}
@@ -157,6 +174,7 @@ def test_another_course_does_not_go_on_with_the_work(llm: LLM, tmp_path: Path) -
     ("arguments", "message"),
     [
         (["--tokens", "many"], "--tokens is 'many'"),
+        (["--ffn", "100"], "--ffn is 100; it must be a multiple of 64"),
         (["--tokens", "10"], "--tokens is 10; it must be between 1000"),
         (["--data", "nothing.txt"], "--data nothing.txt is not there"),
         (["--loops", "3"], "--loops continues a trained head: name it with --from"),

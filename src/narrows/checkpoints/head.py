@@ -7,7 +7,7 @@ matrix are the target's, which is recognised by its sha256.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class TrainedHead:
     """An open head that fits its target."""
 
     path: Path
+    spec: ModelSpec  # the target's, but for the width of the feed-forward part
     matrices: Compressed
     layers: tuple[int, ...]  # of the target: the states before these are fused
     norms: dict[str, F32]
@@ -68,14 +69,15 @@ def open_head(path: Path, spec: ModelSpec) -> TrainedHead:
         or not all(type(i) is int and 0 <= i <= spec.num_layers for i in layers)
     ):
         raise error(f"layers is {layers!r:.40}, not {NUM_LAYERS} layers of a model of {spec.num_layers}")
-    if folder.shapes != shapes(spec):
+    spec = replace(spec, ffn_size=folder.shapes.get("layers.0.gate", (0,))[0])
+    if not spec.ffn_size or folder.shapes != shapes(spec):
         raise error("its matrices have not the shapes that the model's sizes ask for")
     norms = {name: folder.vector(name, spec.hidden_size) for name in NORMS}
     scale = folder.vector(SCALE, NUM_LAYERS * spec.hidden_size)
     ids = unpack_ids(folder.raw(VOCABULARY, -(-spec.vocab_size // 8)), spec.vocab_size)
     if not len(ids):
         raise error("its vocabulary is empty")
-    return TrainedHead(path, folder, tuple(layers), norms, scale, ids, folder.info)
+    return TrainedHead(path, spec, folder, tuple(layers), norms, scale, ids, folder.info)
 
 
 def pack_ids(ids: Iterable[int], vocab_size: int) -> npt.NDArray[np.uint8]:

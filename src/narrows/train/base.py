@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..checkpoints.compressed import sha256
 from ..types import ModelSpec
+
+FFN_STEP = 64  # columns that share a scale
 
 
 class TrainError(ValueError):
@@ -55,6 +57,7 @@ class Course:
     vocab: int = 4096  # tokens the head may draft
     rate: float = 1e-3  # of learning, at its highest
     batch: int = 400  # tokens
+    ffn: int = 0  # width of the head's feed-forward part; 0: that of the target
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -63,6 +66,14 @@ class Course:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise TrainError(f"--{name} is {value}; it must be between {low} and {high}")
+        if self.ffn < 0 or self.ffn % FFN_STEP:
+            raise TrainError(f"--ffn is {self.ffn}; it must be a multiple of {FFN_STEP}, or 0 for the model's")
+
+    def head_spec(self, spec: ModelSpec) -> ModelSpec:
+        """The model's shape with the head's own width. Raises TrainError when that is more than the model's."""
+        if self.ffn > spec.ffn_size:
+            raise TrainError(f"--ffn is {self.ffn}; it must be at most {spec.ffn_size}, the model's")
+        return replace(spec, ffn_size=self.ffn or spec.ffn_size)
 
 
 def target_layers(spec: ModelSpec) -> tuple[int, int, int]:

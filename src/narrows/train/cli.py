@@ -44,6 +44,12 @@ def head(
     depth: Annotated[int, typer.Option(help="Tokens of a stage that are learned on the head's own states.")] = 3,
     epochs: Annotated[int, typer.Option(help="How often each text is read.")] = 4,
     vocab: Annotated[int, typer.Option(help="Tokens that can be drafted: the commonest of the text.")] = 4096,
+    ffn: Annotated[
+        int,
+        typer.Option(
+            help="Width of the feed-forward part, a multiple of 64; default: the model's, which may be large."
+        ),
+    ] = 0,
     rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
     batch: Annotated[int, typer.Option(help="Tokens of a batch.")] = 400,
     length: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 384,
@@ -62,7 +68,7 @@ def head(
     from narrows.train.base import Course, Texts, TrainError
 
     texts = Texts(amount("--tokens", tokens), tuple(data or ()), length, temperature, seed)
-    course = Course(epochs, depth, loops, vocab, rate, batch, seed)
+    course = Course(epochs, depth, loops, vocab, rate, batch, ffn, seed)
     if loops > 1 and begin is None:
         raise TrainError("--loops continues a trained head: name it with --from")
     if begin is not None:

@@ -50,7 +50,7 @@ class Training:
         track: Track,
     ) -> None:
         self.llm, self.name, self.ckpt, self.out, self.texts, self.course = llm, name, ckpt, out, texts, course
-        self.track, self.spec = track, llm.loaded.spec
+        self.track, self.spec = track, course.head_spec(llm.loaded.spec)
         _, self.sources = declare(ckpt)
         self.parent = {"name": name, "file": llm.loaded.path.name, "sha256": sha256(llm.loaded.path)}
         self.layers = target_layers(self.spec)
@@ -60,7 +60,10 @@ class Training:
                 f"--from {begin} was not trained for {self.parent['file']}: train from a head of this model"
             )
         if self.begin is not None:
-            self.layers = self.begin.layers
+            self.layers, wanted = self.begin.layers, self.spec.ffn_size
+            self.spec = self.begin.spec
+            if course.ffn and wanted != self.spec.ffn_size:
+                raise TrainError(f"--ffn is {course.ffn}, but that of the head to go on from is {self.spec.ffn_size}")
         if out.exists():
             raise TrainError(f"{out} exists already: remove it, or choose another --out")
         self.work = out.with_name(out.name + ".partial")
@@ -141,6 +144,10 @@ class Training:
         for part in "qkv":
             both = [self._read(f"layers.0.{part}"), self._read(last + part)]
             weights[f"layers.0.{part}"] = np.concatenate(both, axis=1)
+        gate, up, down = (weights[f"layers.0.{part}"] for part in ("gate", "up", "down"))
+        weight = np.linalg.norm(gate, axis=1) * np.linalg.norm(up, axis=1) * np.linalg.norm(down, axis=0)
+        most = np.sort(np.argsort(-weight, kind="stable")[: self.spec.ffn_size])  # where it is narrower
+        weights |= {"layers.0.gate": gate[most], "layers.0.up": up[most], "layers.0.down": down[:, most]}
         fuse = np.zeros(shapes(self.spec)[FUSE], np.float32)
         some = features.states[:: max(1, len(features.states) // SAMPLE), : fuse.shape[1]].astype(np.float32)
         usual = np.median(np.abs(some), axis=0) + 1e-3
