@@ -81,27 +81,36 @@ def in_turn() -> dict[str, Any]:
     return {"rows": [row], "provenance": FACTS}
 
 
+def drafted() -> dict[str, Any]:
+    speed, ratio = {"median": 20.0, "min": 19.0, "max": 21.0}, {"median": 1.25, "min": 1.0, "max": 1.75}
+    known = {"batch": 8, "tokens_per_second": speed, "plain_ratio": ratio, "plain_cpu_ratio": ratio, "num_prompts": 3}
+    known |= {"acceptance_length": 1.5, "target_forwards_per_token": 0.67, "drafted_tokens_per_token": 0.8}
+    known |= {"draft_share": 0.05, "same": 1.0}
+    rows = [{"draft": name, **known} for name in ("none", "ngram|head:k=1")]
+    return {"rows": rows, "prompts": "q.jsonl", "tokens": 96, "temperature": 0.7, "provenance": FACTS}
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     (tmp_path / "bench" / "results").mkdir(parents=True)
     (tmp_path / "docs").mkdir()
     for name in ("performance", "quality"):
         (tmp_path / "docs" / f"{name}.head.md").write_text(f"# {name}\n")
-    for name in ("README.md", "docs/sparse-decoding.md"):
+    for name in ("README.md", "docs/sparse-decoding.md", "docs/speculation.md"):
         (tmp_path / name).write_text(f"above\n{report.BEGIN}old\n{report.END}\nbelow\n")
     (tmp_path / "bench" / "results" / "peers-other.json").write_text(json.dumps(peers()))
     (tmp_path / "bench" / "results" / "eval-other.json").write_text(json.dumps(evaluated()))
     (tmp_path / "bench" / "results" / "frontier-other.json").write_text(json.dumps(frontier()))
     (tmp_path / "bench" / "results" / "kernel-other.json").write_text(json.dumps(kernel()))
     (tmp_path / "bench" / "results" / "decode-other.json").write_text(json.dumps(in_turn()))
+    (tmp_path / "bench" / "results" / "draft-other.json").write_text(json.dumps(drafted()))
     return tmp_path
 
 
 def test_documents_are_written_and_then_in_step(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report.main(["--check"], root) == 1
-    assert (
-        "docs/performance.md, README.md, docs/quality.md, docs/sparse-decoding.md: not what" in capsys.readouterr().err
-    )
+    stale = "docs/performance.md, README.md, docs/quality.md, docs/sparse-decoding.md, docs/speculation.md: not what"
+    assert stale in capsys.readouterr().err
     assert report.main([], root) == 0
     assert report.main(["--check"], root) == 0
     page = (root / "docs" / "performance.md").read_text()
@@ -156,3 +165,13 @@ def test_speeds_of_sparse_weights_stand_beside_those_of_dense_ones(root: Path) -
     assert "| int8:g64, dense | 1 | 20 (10..30) | 1.031 | 90% |  |\n" in page
     assert "| int8:g64, 2:4 | 1 | 20 (10..30) | 1.031 | 90% | 1.50x (1.25..1.75) |\n" in page
     assert "| `weights=sparse` | 8 | 20 (19..21) | 10.0 | 50% | 1.25x (1.00..1.50) |\n" in page
+
+
+def test_drafts_stand_beside_plain_decoding(root: Path) -> None:
+    report.main([], root)
+    page = (root / "docs" / "speculation.md").read_text()
+    assert "3 prompts of q.jsonl, 96 tokens each, temperature 0.7" in page
+    ratio = "1.25x (1.00..1.75)"
+    row = rf"| `ngram\|head:k=1` | 8 | {ratio} | {ratio} | 1.50 | 0.67 | 0.80 | 5% | 100% |"
+    assert page.count(f"{row}\n") == 1
+    assert "none" not in page

@@ -1,4 +1,4 @@
-"""Writes docs/performance.md, docs/quality.md, the tables of README.md and docs/sparse-decoding.md, and their pictures.
+"""Writes docs/performance.md, docs/quality.md, the tables of README.md and of pages of techniques, and pictures.
 
 All come from bench/results: `python -m narrows.measure.report` in the root of a checkout; with ``--check`` it only says
 whether the texts are in step. What stands above the tables is in docs/performance.head.md and docs/quality.head.md.
@@ -11,6 +11,9 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+
+from .tables import estimate, source, spread, table
+from .techniques import drafts, frontier, kernels, stacks
 
 Result = dict[str, Any]
 
@@ -52,9 +55,9 @@ def peers_table(result: Result, first: str) -> str:
         own = lines.get((case, "narrows"))
         share = f"{own['bandwidth_share']:.0%}" if own and "bandwidth_share" in own else ""
         size = f"{own['bytes_per_token'] / 1e6:,.1f}" if own and "bytes_per_token" in own else ""
-        speed = _spread(own["tokens_per_second"]) if own else ""
+        speed = spread(own["tokens_per_second"]) if own else ""
         rows.append([case_title(case), speed, size, share, *(_peer(lines.get((case, name))) for name in peers)])
-    return _table([first, "Narrows, tokens/s", "MB/token", "of the bound", *peers], rows)
+    return table([first, "Narrows, tokens/s", "MB/token", "of the bound", *peers], rows)
 
 
 def performance(found: list[Result], head: str) -> str:
@@ -69,7 +72,7 @@ def performance(found: list[Result], head: str) -> str:
         notes += [f"{name} failed: {why}." for name, why in result.get("failed", {}).items()]
         text += "".join(f"- {note}\n" for note in notes) + "\n" * bool(notes)
         bandwidth = f"{result['bandwidth_gigabytes']:.1f} GB/s read bandwidth"
-        text += f"{facts['cpu']}, {facts['isa']}, {facts['threads']} threads, {bandwidth}; {_source(facts)}\n"
+        text += f"{facts['cpu']}, {facts['isa']}, {facts['threads']} threads, {bandwidth}; {source(facts)}\n"
     return text
 
 
@@ -88,7 +91,7 @@ def quality(found: list[Result], head: str) -> str:
         grid = [m for m in result["metrics"] if m["measure"] == "needle" and NEEDLE.fullmatch(m["metric"])]
         rows = [_figure(m) for m in result["metrics"] if m not in grid]
         if rows:
-            text += _table(["figure", "value [95 %]", "baseline", "difference [95 %]", "p", "n"], rows) + "\n"
+            text += table(["figure", "value [95 %]", "baseline", "difference [95 %]", "p", "n"], rows) + "\n"
         if grid:
             text += _grid(grid) + "\n"
         skipped = result.get("skipped", {}).items()
@@ -99,64 +102,7 @@ def quality(found: list[Result], head: str) -> str:
             for why, count in m["left_out"].items()
         ]
         text += "".join(f"- {note}\n" for note in notes) + "\n" * bool(notes)
-        text += f"{facts['cpu']}, {facts['isa']}; {_source(facts)}\n"
-    return text
-
-
-def frontier(found: list[Result]) -> str:
-    """Of `narrows frontier`: the variants by bytes per token, and what beats them."""
-    text = ""
-    for result in found:
-        facts, points = result["provenance"], sorted(result["points"], key=lambda p: -p["bytes_per_token"])
-        rows = [[p["name"], f"{p['bytes_per_token'] / 1e6:,.2f}", _runs(p), p["beaten_by"] or ""] for p in points]
-        text += f"\n### {facts['model']['name']}, `{result['measure']}`\n\n"
-        text += _table(["variant", "MB/token", f"{result['metric']} (range over runs) [95 %]", "beaten by"], rows)
-        text += f"\n![{result['metric']} against bytes per token](img/{result['stem']}.png)\n\n"
-        text += f"{facts['cpu']}, {facts['isa']}; {_source(facts)}\n"
-    return text
-
-
-def kernels(found: list[Result]) -> str:
-    """Of `narrows bench kernel`: sparse products beside dense ones."""
-    text = ""
-    for result in found:
-        facts = result["provenance"]
-        rows = [
-            [
-                f"{row['format'].removesuffix(':sparse')}, {row['pattern']}",
-                str(row["batch"]),
-                _spread({k: v / 1e9 for k, v in row["weights_per_second"].items()}),
-                f"{row['bytes_per_weight']:.3f}",
-                f"{row['bandwidth_share']:.0%}",
-                "" if row["pattern"] == "dense" else _ratio(row["dense_ratio"]),
-            ]
-            for row in result["rows"]
-        ]
-        text += f"\n### Products, {result['pattern']}\n\n"
-        heads = ["weights", "rows", "G weights/s", "bytes/weight", "of the bound", "over dense"]
-        text += f"{_table(heads, rows)}\n{facts['cpu']}, {facts['isa']}; {_source(facts)}\n"
-    return text
-
-
-def stacks(found: list[Result]) -> str:
-    """Of `narrows bench decode` with several stacks, which took turns."""
-    text = ""
-    for result in (result for result in found if "stack" in result["rows"][0]):
-        facts = result["provenance"]
-        rows = [
-            [
-                f"`{row['stack']}`",
-                str(row["batch"]),
-                _spread(row["tokens_per_second"]),
-                f"{(row['weight_bytes_per_token'] + row['kv_bytes_per_token']) / 1e6:,.1f}",
-                f"{row['bandwidth_share']:.0%}",
-                _ratio(row["ratio"]),
-            ]
-            for row in result["rows"]
-        ]
-        text += f"\n### Whole steps, {facts['model']['name']}\n\n"
-        heads = ["stack", "requests", "tokens/s", "MB/token", "of the bound", "over the first"]
-        text += f"{_table(heads, rows)}\n{facts['cpu']}, {facts['isa']}; {_source(facts)}\n"
+        text += f"{facts['cpu']}, {facts['isa']}; {source(facts)}\n"
     return text
 
 
@@ -177,9 +123,12 @@ def wanted(root: Path) -> dict[Path, str]:
     if found := results(folder, "eval"):
         texts[docs / "quality.md"] = quality(found, (docs / "quality.head.md").read_text())
     parts = (frontier, "frontier"), (kernels, "kernel"), (stacks, "decode")
-    if found := [table(results(folder, kind)) for table, kind in parts if results(folder, kind)]:
+    if found := [made(results(folder, kind)) for made, kind in parts if results(folder, kind)]:
         page = docs / "sparse-decoding.md"
         texts[page] = filled(page.read_text(), "".join(found))
+    if found := results(folder, "draft"):
+        page = docs / "speculation.md"
+        texts[page] = filled(page.read_text(), drafts(found))
     return texts
 
 
@@ -209,14 +158,6 @@ def draw(root: Path) -> None:
         plot.frontier(result["points"], name, result["metric"], pictures / f"{result['stem']}.png")
 
 
-def _spread(value: dict[str, float]) -> str:
-    return "{median:.4g} ({min:.4g}..{max:.4g})".format(**value)
-
-
-def _ratio(value: dict[str, float]) -> str:
-    return "{median:.2f}x ({min:.2f}..{max:.2f})".format(**value)
-
-
 def _peer(line: dict[str, Any] | None) -> str:
     """`tokens/s (Narrows is x times as fast, range)`."""
     if line is None or "narrows_ratio" not in line:
@@ -226,26 +167,16 @@ def _peer(line: dict[str, Any] | None) -> str:
     return f"{line['tokens_per_second']['median']:.4g} ({ratio}{noisy})"
 
 
-def _runs(point: dict[str, Any]) -> str:
-    spread = f" ({point['min']:.4g}..{point['max']:.4g}, {point['runs']})" if point["runs"] > 1 else ""
-    return _estimate(point) + spread
-
-
 def _figure(metric: dict[str, Any]) -> list[str]:
     change = metric.get("ratio") or metric.get("difference")
     return [
         f"{metric['measure']} {metric['metric']}",
-        _estimate(metric),
+        estimate(metric),
         f"{metric['baseline']:.4g}" if "baseline" in metric else "",
-        ("x " if "ratio" in metric else "") + _estimate(change) if change else "",
+        ("x " if "ratio" in metric else "") + estimate(change) if change else "",
         f"{metric['p_value']:.3g}" if "p_value" in metric else "",
         f"{metric['n']:,}",
     ]
-
-
-def _estimate(estimate: dict[str, Any]) -> str:
-    bounds = estimate.get("interval")
-    return f"{estimate['value']:.4g}" + (f" [{bounds[0]:.4g}, {bounds[1]:.4g}]" if bounds else "")
 
 
 def _grid(metrics: list[dict[str, Any]]) -> str:
@@ -255,17 +186,8 @@ def _grid(metrics: list[dict[str, Any]]) -> str:
     rows = []
     for kind in dict.fromkeys(kind for kind, _ in cells):
         line = [cells.get((kind, length)) for length in lengths]
-        rows.append([kind, *(f"{_estimate(row)}, n {row['n']}" if row else "" for row in line)])
-    return _table(["needle", *(f"{length:,} tokens" for length in lengths)], rows)
-
-
-def _table(heads: list[str], rows: list[list[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines)
-
-
-def _source(facts: dict[str, Any]) -> str:
-    return f"`{facts['command']}`, commit {facts['commit']}."
+        rows.append([kind, *(f"{estimate(row)}, n {row['n']}" if row else "" for row in line)])
+    return table(["needle", *(f"{length:,} tokens" for length in lengths)], rows)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,99 @@
+"""Tables of single techniques, from the results of `narrows frontier` and `narrows bench`, for their pages in docs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .tables import estimate, ratio, source, spread, table
+
+Result = dict[str, Any]
+
+
+def frontier(found: list[Result]) -> str:
+    """Of `narrows frontier`: the variants by bytes per token, and what beats them."""
+    text = ""
+    for result in found:
+        facts, points = result["provenance"], sorted(result["points"], key=lambda p: -p["bytes_per_token"])
+        rows = [[p["name"], f"{p['bytes_per_token'] / 1e6:,.2f}", _runs(p), p["beaten_by"] or ""] for p in points]
+        text += f"\n### {facts['model']['name']}, `{result['measure']}`\n\n"
+        text += table(["variant", "MB/token", f"{result['metric']} (range over runs) [95 %]", "beaten by"], rows)
+        text += f"\n![{result['metric']} against bytes per token](img/{result['stem']}.png)\n\n"
+        text += f"{facts['cpu']}, {facts['isa']}; {source(facts)}\n"
+    return text
+
+
+def kernels(found: list[Result]) -> str:
+    """Of `narrows bench kernel`: sparse products beside dense ones."""
+    text = ""
+    for result in found:
+        facts = result["provenance"]
+        rows = [
+            [
+                f"{row['format'].removesuffix(':sparse')}, {row['pattern']}",
+                str(row["batch"]),
+                spread({k: v / 1e9 for k, v in row["weights_per_second"].items()}),
+                f"{row['bytes_per_weight']:.3f}",
+                f"{row['bandwidth_share']:.0%}",
+                "" if row["pattern"] == "dense" else ratio(row["dense_ratio"]),
+            ]
+            for row in result["rows"]
+        ]
+        text += f"\n### Products, {result['pattern']}\n\n"
+        heads = ["weights", "rows", "G weights/s", "bytes/weight", "of the bound", "over dense"]
+        text += f"{table(heads, rows)}\n{facts['cpu']}, {facts['isa']}; {source(facts)}\n"
+    return text
+
+
+def stacks(found: list[Result]) -> str:
+    """Of `narrows bench decode` with several stacks, which took turns."""
+    text = ""
+    for result in (result for result in found if "stack" in result["rows"][0]):
+        facts = result["provenance"]
+        rows = [
+            [
+                f"`{row['stack']}`",
+                str(row["batch"]),
+                spread(row["tokens_per_second"]),
+                f"{(row['weight_bytes_per_token'] + row['kv_bytes_per_token']) / 1e6:,.1f}",
+                f"{row['bandwidth_share']:.0%}",
+                ratio(row["ratio"]),
+            ]
+            for row in result["rows"]
+        ]
+        text += f"\n### Whole steps, {facts['model']['name']}\n\n"
+        heads = ["stack", "requests", "tokens/s", "MB/token", "of the bound", "over the first"]
+        text += f"{table(heads, rows)}\n{facts['cpu']}, {facts['isa']}; {source(facts)}\n"
+    return text
+
+
+def drafts(found: list[Result]) -> str:
+    """Of `narrows bench draft`: each draft beside plain decoding."""
+    text = ""
+    for result in found:
+        facts = result["provenance"]
+        rows = [
+            [
+                f"`{row['draft']}`",
+                str(row["batch"]),
+                ratio(row["plain_ratio"]),
+                ratio(row["plain_cpu_ratio"]),
+                f"{row['acceptance_length']:.2f}",
+                f"{row['target_forwards_per_token']:.2f}",
+                f"{row['drafted_tokens_per_token']:.2f}",
+                f"{row['draft_share']:.0%}",
+                f"{row['same']:.0%}",
+            ]
+            for row in result["rows"]
+            if row["draft"] != "none"
+        ]
+        asked = f"{result['rows'][0]['num_prompts']} prompts of {result['prompts']}, {result['tokens']} tokens each"
+        text += f"\n### {facts['model']['name']}, {asked}, temperature {result['temperature']:g}\n\n"
+        heads = ["draft", "together", "speed over plain (range over prompts)", "processor time saved", "kept a forward"]
+        heads += ["forwards a token", "drafted a token", "time in drafting", "same answers"]
+        text += f"{table(heads, rows)}\n{facts['cpu']}, {facts['isa']}; {source(facts)}\n"
+    return text
+
+
+def _runs(point: dict[str, Any]) -> str:
+    spread = f" ({point['min']:.4g}..{point['max']:.4g}, {point['runs']})" if point["runs"] > 1 else ""
+    return estimate(point) + spread
