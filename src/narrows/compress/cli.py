@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from narrows.progress import Advance, bar
 
 if TYPE_CHECKING:
     from narrows import LLM
@@ -128,7 +130,7 @@ def compress(
         raise ValueError(f"{where} exists already: remove it, or choose another --out")
     work = where.with_name(where.name + ".partial")
     try:
-        info = Compression(LLM(path, num_threads=threads), model, where, recipe, room, bars, inputs).run()
+        info = Compression(LLM(path, num_threads=threads), model, where, recipe, room, stage, inputs).run()
     except KeyboardInterrupt:
         typer.echo(f"\nstopped; the same command goes on from {work}", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -149,18 +151,12 @@ def amount(flag: str, text: str) -> int:
 
 
 @contextmanager
-def bars(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr; where that is no terminal, a line when it begins."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    shown = sys.stderr.isatty()
-    if not shown:
+def stage(label: str, total: int) -> Iterator[Advance]:
+    """One of several things that are done in turn: a log is told when it begins."""
+    if not sys.stderr.isatty():
         typer.echo(label, err=True)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown) as progress:
-        task = progress.add_task(label, total=total)
-        yield lambda done: progress.advance(task, done)
+    with bar(label, total) as advance:
+        yield advance
 
 
 def _print_losses(matrices: dict[str, Any]) -> None:
@@ -190,7 +186,7 @@ def _diagnose(llm: LLM, stem: str, plan: Calibration, out: Path | None, memory: 
     from narrows.compress.diagnose import RHOS, diagnose, draw, summary
 
     with TemporaryDirectory() as work:
-        rows = diagnose(llm, plan, Path(work), memory, bars)
+        rows = diagnose(llm, plan, Path(work), memory, stage)
     sources = list(rows[0]["epsilon"])
     summaries = {source: summary(rows, source) for source in sources if source != "generated"}
     result = {"kind": "epsilon", "model": stem, "tokens": plan.tokens, "seed": plan.seed, "rho": RHOS}

@@ -9,8 +9,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ..compress.sequences import read_prompts
+from ..progress import bar
 from ..sampling import SamplingParams
-from .output import bar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +56,7 @@ def _measure(
     runs: dict[str, _Runs], path: Path | None, count: int, params: SamplingParams, batch: int
 ) -> Iterator[dict[str, Any]]:
     prompts = choose_prompts(runs[PLAIN].llm, path, count)
-    with bar(f"{batch} together", -(-len(prompts) // batch)) as advance:
+    with bar(f"{batch} together", -(-len(prompts) // batch), still=True) as advance:
         for i in range(0, len(prompts), batch):
             for run in runs.values():
                 began = time.process_time()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from ..progress import bar
 
 Row = dict[str, Any]
 
@@ -21,25 +22,9 @@ def write(result: dict[str, Any], out: Path | None) -> str:
     return text
 
 
-@contextmanager
-def bar(label: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar on stderr when that is a terminal, and what moves it by one; it is drawn then only, to disturb nothing."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    terminal = Console(stderr=True)
-    with Progress(
-        *columns, console=terminal, transient=True, auto_refresh=False, disable=not sys.stderr.isatty()
-    ) as drawn:
-        task = drawn.add_task(label, total=total)
-        drawn.refresh()
-        yield lambda: drawn.update(task, advance=1, refresh=True)
-
-
 def with_bar(rows: Iterable[Row], total: int, label: str) -> Iterator[Row]:
     """Rows as they come, with a bar."""
-    with bar(label, total) as advance:
+    with bar(label, total, still=True) as advance:
         for row in rows:
             advance()
             yield row

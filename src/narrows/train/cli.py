@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from narrows.compress.cli import INTERRUPTED, amount, bars
+from narrows.compress.cli import INTERRUPTED, amount, stage
 
 app = typer.Typer(no_args_is_help=True, help="Train what makes a model faster.")
 
@@ -91,7 +91,7 @@ def head(
 
     llm = LLM(path, "draft=none", num_threads=threads)
     torch.set_num_threads(llm.num_threads)
-    training = Training(llm, model, open_checkpoint(hub.parent(path)), where, texts, course, begin, bars)
+    training = Training(llm, model, open_checkpoint(hub.parent(path)), where, texts, course, begin, stage)
     try:
         info = training.run()
     except KeyboardInterrupt:

@@ -161,14 +161,14 @@ async def _measure(target: Any, requests: Any, seed: int) -> tuple[str, Any]:
 
     from narrows.measure.load.client import calibrate, find_model, run
     from narrows.measure.load.texts import Texts
-    from narrows.measure.output import bar
+    from narrows.progress import bar
 
     texts = Texts(seed)
     async with target.client() as client:
         target = replace(target, model=target.model or await find_model(client))
         await calibrate(client, target, texts)
         prompts = [texts.prompt(request, i) for i, request in enumerate(requests)]
-        with bar("requests", len(requests)) as done:
+        with bar("requests", len(requests), still=True) as done:
             return target.model, await run(client, target, requests, prompts, done)
 
 

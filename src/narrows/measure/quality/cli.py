@@ -73,10 +73,11 @@ def evaluate(
     from narrows import LLM
     from narrows.measure.honesty import check_quality
     from narrows.measure.provenance import describe_model, provenance
-    from narrows.measure.quality.report import bars, cost_line, print_report
+    from narrows.measure.quality.report import cost_line, print_report
     from narrows.measure.quality.runner import Journal, Subject, token_cost
     from narrows.measure.quality.runner import evaluate as run
     from narrows.models.hub import parent, resolve
+    from narrows.progress import bar
 
     path = resolve(model)
     other_path = resolve(other_model) if other_model else parent(path)
@@ -96,7 +97,7 @@ def evaluate(
     results: list[dict[str, Any]] = []
     try:
         for result in run(
-            measures, candidate, reference, journal, data=data, limit=limit, optional=measure is None, track=bars
+            measures, candidate, reference, journal, data=data, limit=limit, optional=measure is None, track=bar
         ):
             results.append(result)
             if "skipped" in result:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 WIDTH = 160
@@ -69,15 +66,3 @@ def _cells(row: dict[str, Any]) -> tuple[str, str, str, str, str]:
 def _estimate(estimate: dict[str, Any], digits: int = 3) -> str:
     bounds = estimate["interval"]
     return f"{estimate['value']:.{digits}g}" + (f" [{bounds[0]:.{digits}g}, {bounds[1]:.{digits}g}]" if bounds else "")
-
-
-@contextmanager
-def bars(label: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar with the time left, on stderr when that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda: bar.advance(task)
