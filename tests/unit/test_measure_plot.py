@@ -35,6 +35,18 @@ def test_ratios_are_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_drafts_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    ratio = {"median": 1.2, "min": 0.9, "max": 1.5}
+    rows = [
+        {"draft": d, "batch": b, "plain_ratio": ratio, "acceptance_length": 1.5}
+        for d in ("none", "ngram")
+        for b in (1, 8)
+    ]
+    plot.drafts({"rows": rows, "temperature": 0.0, "provenance": FACTS}, tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_a_frontier_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     point = {"runs": 2, "bytes_per_token": 1e6, "value": 0.2, "min": 0.1, "max": 0.3}

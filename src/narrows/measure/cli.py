@@ -39,9 +39,7 @@ ThreadList = Annotated[
 Repeats = Annotated[int, typer.Option(min=1, help="Timed runs; the median and the range are shown.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Out = Annotated[Path | None, typer.Option(help="Also write the result, as JSON, to this file.")]
-Plot = Annotated[
-    Path | None, typer.Option(help="Draw tokens/s, with the bandwidth bound, into this .png or .svg file.")
-]
+Plot = Annotated[Path | None, typer.Option(help="Draw the speeds into this .png or .svg file.")]
 
 
 @app.command(epilog="Example: narrows bench bandwidth --threads 1,2")
@@ -183,6 +181,7 @@ def draft(
     stack: StackLine = "",
     as_json: Json = False,
     out: Out = None,
+    plot: Plot = None,
 ) -> None:
     """Speed of decoding with drafts over that without, and how much of the drafts is kept."""
     batches = numbers(batch, "--batch", at_least=1)
@@ -200,7 +199,11 @@ def draft(
     rows, others = cores_of_others(lambda: list(bench.measure(load, drafts, prompts, samples, params, batches)))
     facts = {"prompts": prompts.name if prompts else "openers", "tokens": tokens, "temperature": temperature}
     rows = [{**row, "others": others, "noisy": others > NOISY_CORES} for row in rows]
-    _report("draft", rows, as_json, out, model=path, facts={**facts, "stack": stack})
+    result = _report("draft", rows, as_json, out, model=path, facts={**facts, "stack": stack})
+    if plot is not None:
+        from narrows.measure.plot import drafts as picture
+
+        picture(result, plot)
 
 
 app.command(

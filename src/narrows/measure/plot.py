@@ -70,6 +70,31 @@ def ratios(results: list[dict[str, Any]], out: Path) -> None:
     save(drawn, out)
 
 
+def drafts(result: dict[str, Any], out: Path) -> None:
+    """Of `bench draft`: speed over plain decoding by draft, with the range over prompts, a panel per number answered
+    together; beside each the tokens kept a forward.
+    """
+    rows = [row for row in result["rows"] if row["draft"] != "none"]
+    batches = list(dict.fromkeys(row["batch"] for row in rows))
+    drawn, panels = figure(len(batches), height=1.6 + 0.35 * len(rows) / max(len(batches), 1))
+    for axes, batch in zip([panels] if len(batches) == 1 else panels, batches, strict=True):
+        some = [row for row in rows if row["batch"] == batch]
+        for at, row in enumerate(some):
+            ratio = row["plain_ratio"]
+            span = [[ratio["median"] - ratio["min"]], [ratio["max"] - ratio["median"]]]
+            axes.barh(at, ratio["median"] - 1, left=1, xerr=span, color="#2f6db5", ecolor="#444", capsize=2)
+            words = f"  {ratio['median']:.2f}x, {row['acceptance_length']:.2f} kept"
+            axes.text(max(ratio["max"], 1), at, words, va="center", fontsize=8)
+        axes.set_yticks(range(len(some)), [row["draft"] for row in some])
+        axes.invert_yaxis()
+        axes.axvline(1, color="black", linewidth=1)
+        axes.margins(x=0.4)
+        axes.set(title=_count(batch, "request"), xlabel="tokens/s, with drafts / plain")
+        axes.grid(axis="x", alpha=0.3)
+    drawn.suptitle(f"{result['provenance']['model']['name']}, temperature {result['temperature']:g}")
+    save(drawn, out)
+
+
 def frontier(points: list[dict[str, Any]], title: str, label: str, out: Path) -> None:
     """Of `narrows frontier`: a value against bytes per token, its interval or range over runs, a line along what none
     beats.

@@ -153,6 +153,8 @@ def draw(root: Path) -> None:
     folder, pictures = root / "bench" / "results", root / "docs" / "img"
     if found := results(folder, "peers"):
         plot.ratios(found[:PANELS], pictures / "peers.png")
+    for result in results(folder, "draft"):
+        plot.drafts(result, pictures / f"{result['stem']}.png")
     for result in results(folder, "frontier"):
         name = result["provenance"]["model"]["name"]
         plot.frontier(result["points"], name, result["metric"], pictures / f"{result['stem']}.png")
