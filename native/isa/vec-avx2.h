@@ -8,6 +8,9 @@ struct I {
 struct B {
   __m256i lo, hi;
 };
+struct P {  // half of a B: two bytes, or one word, for each of 16 rows, or four bytes for each of 8
+  __m256i v;
+};
 
 inline F zero_f() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 inline F set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
@@ -105,6 +108,14 @@ inline B flip(B a, uint8_t m) {
   __m256i v = _mm256_set1_epi8(char(m));
   return {_mm256_xor_si256(a.lo, v), _mm256_xor_si256(a.hi, v)};
 }
+template <int N>
+inline P shift(P a) {
+  if constexpr (N > 0) return {_mm256_slli_epi16(a.v, N)};
+  if constexpr (N < 0) return {_mm256_srli_epi16(a.v, -N)};
+  return a;
+}
+inline P mask(P a, uint8_t m) { return {_mm256_and_si256(a.v, _mm256_set1_epi8(char(m)))}; }
+inline P or_mask(P a, P b, uint8_t m) { return {_mm256_or_si256(a.v, mask(b, m).v)}; }
 #include "isa/spread.h"
 inline __m128i expand16(const uint8_t* p, unsigned first, unsigned second) {  // by eight bits and eight bits
   __m128i at = _mm_loadl_epi64((const __m128i*)kSpread.bytes[first]);
@@ -136,7 +147,8 @@ template <int BYTES>
 inline void in_memory(void* p) {
   asm("" : "+m"(*(uint8_t (*)[BYTES])p));
 }
-inline __m256i broadcast(const void* p) {  // of 4 bytes
+inline void reload() { asm("" ::: "memory"); }  // what was read is not kept in registers
+inline __m256i broadcast(const void* p) {       // of 4 bytes
   int32_t x;
   __builtin_memcpy(&x, p, 4);
   return _mm256_set1_epi32(x);
@@ -162,43 +174,21 @@ inline I dot_words(I acc, B w, const int16_t* x) {
   __m256i v = broadcast(x);
   return {add32(acc.lo, _mm256_madd_epi16(w.lo, v)), add32(acc.hi, _mm256_madd_epi16(w.hi, v))};
 }
-// The dot products of quads first .. first + N - 1 with bytes of their columns. Products are added up in 16 bits as far as they fit.
-template <int BITS, int N>
-inline I dot_bytes(const B (&q)[8], int first, const int8_t* x) {
-  constexpr int FIT = BITS <= 4 ? 8 : BITS == 5 ? 4 : 2, STEP = FIT < N ? FIT : N;  // 2 * 128 * (2^BITS - 1) * FIT < 2^15
-  __m256i lo = _mm256_setzero_si256(), hi = lo, ones = _mm256_set1_epi16(1);
-#pragma GCC unroll 4
-  for (int i = first; i < first + N; i += STEP) {
-    __m256i v = broadcast(x + 4 * i), l = _mm256_maddubs_epi16(q[i].lo, v), h = _mm256_maddubs_epi16(q[i].hi, v);
-#pragma GCC unroll 8
-    for (int j = 1; j < STEP; j++) {
-      v = broadcast(x + 4 * (i + j));
-      l = now(_mm256_add_epi16(l, _mm256_maddubs_epi16(q[i + j].lo, v)));
-      h = now(_mm256_add_epi16(h, _mm256_maddubs_epi16(q[i + j].hi, v)));
-    }
-    lo = add32(lo, _mm256_madd_epi16(l, ones));
-    hi = add32(hi, _mm256_madd_epi16(h, ones));
-  }
-  return {lo, hi};
+// Half a tile (kernels/halves-inl.h): four codes of each of 8 rows times what their columns hold.
+inline P four_bytes(const int8_t* x) { return {broadcast(x)}; }
+inline P two_words(const int16_t* x) { return {broadcast(x)}; }
+inline P times_bytes(P q, P x) { return {_mm256_maddubs_epi16(q.v, x.v)}; }  // added by two
+inline P add_words(P a, P b) { return {now(_mm256_add_epi16(a.v, b.v))}; }
+template <int N>
+inline P add_times(P acc, P words) {  // acc[n] += N * (words[2n] + words[2n + 1])
+  return {add32(acc.v, _mm256_madd_epi16(words.v, _mm256_set1_epi16(N)))};
 }
-// The same with 256 * high + low. Codes of 8 bits meet both at once, as words.
-template <int BITS, int N>
-inline I dot_quads(const B (&q)[8], int first, const int8_t* high, const int8_t* low) {
-  if constexpr (BITS < 8) {
-    I h = dot_bytes<BITS, N>(q, first, high), l = dot_bytes<BITS, N>(q, first, low);
-    return {_mm256_add_epi32(_mm256_slli_epi32(h.lo, 8), l.lo), _mm256_add_epi32(_mm256_slli_epi32(h.hi, 8), l.hi)};
-  }
-  alignas(32) int16_t x[32];
-  join(high, low, x);
-  I sum = zero_i();
-  __m256i even = _mm256_set1_epi16(0x00ff);
-#pragma GCC unroll 8
-  for (int j = first; j < first + N; j++) {
-    sum = dot_words(sum, B{_mm256_and_si256(q[j].lo, even), _mm256_and_si256(q[j].hi, even)}, x + 2 * j);
-    sum = dot_words(sum, B{_mm256_srli_epi16(q[j].lo, 8), _mm256_srli_epi16(q[j].hi, 8)}, x + 16 + 2 * j);
-  }
-  return sum;
-}
+inline P even_words(P q) { return {_mm256_and_si256(q.v, _mm256_set1_epi16(0x00ff))}; }
+inline P odd_words(P q) { return {_mm256_srli_epi16(q.v, 8)}; }
+inline P add_products(P acc, P w, P x) { return {add32(acc.v, _mm256_madd_epi16(w.v, x.v))}; }
+inline P half_of(const I& a, int half) { return {half ? a.hi : a.lo}; }
+inline void set_half(I& a, int half, P p) { (half ? a.hi : a.lo) = p.v; }
+inline void load_codes(const uint8_t* p, P& v) { v.v = _mm256_loadu_si256((const __m256i*)p); }
 
 // Pairs (NARROWS_PAIRS): two kept of every four weights (kernels/pairs-inl.h).
 // The columns of the two codes of each of 16 rows in the lower two bits, of which a shuffle of repeated quads needs no more; bit 7 is 0.
@@ -234,9 +224,6 @@ inline I dot_picked(I acc, B w, I picked, const int16_t* x) {  // acc[n] += w[2n
 }
 // Codes of 4 bits stay bytes: an unsigned byte of an activation times a signed code, two kept columns to a row, fit 16 bits
 // over a unit: 8 * 2 * 255 * 8 < 2^15.
-struct P {
-  __m256i v;  // two bytes, or one word, for each of 16 rows
-};
 inline P zero_p() { return {_mm256_setzero_si256()}; }
 inline P load_p(const uint8_t* p) { return {_mm256_loadu_si256((const __m256i*)p)}; }
 inline P nibbles(P w, bool upper) {  // signed

@@ -6,31 +6,48 @@
 
 // Rows up to which codes are used straight from registers.
 #if defined(NARROWS_TILES)
+template <int BITS>
 constexpr int kFew = 3;
 #elif defined(NARROWS_WORDS)
-constexpr int kFew = 4;
+template <int BITS>
+constexpr int kFew = BITS == 5 || BITS == 6 ? 4 : 8;
 #else
+template <int BITS>
 constexpr int kFew = 16;
 #endif
 constexpr int kAhead = 8192;  // bytes of software prefetch ahead of the codes
 
-// Quads J.. of a unit, from its bit planes (format.h).
+inline void load_codes(const uint8_t* p, B& v) { v = load_b(p); }
+template <class V>
+inline V codes(const uint8_t* p) {
+  V v;
+  load_codes(p, v);
+  return v;
+}
+
+// Quad J of a unit, from its bit planes (format.h). V is B, or half of it.
+template <int BITS, int J, class V>
+inline V dense_quad(const uint8_t* p) {
+  if constexpr (BITS == 8) {
+    return codes<V>(p + 64 * J);
+  } else if constexpr (BITS >= 4) {
+    V low = codes<V>(p + 64 * (J % 4));
+    low = mask(shift < J<4 ? 0 : -4>(low), 0x0f);
+    if constexpr (BITS == 6) low = or_mask(low, shift<4 - J / 2 * 2>(codes<V>(p + 256 + 64 * (J % 2))), 0x30);
+    if constexpr (BITS == 5) low = or_mask(low, shift<4 - J>(codes<V>(p + 256)), 0x10);
+    return low;
+  } else {
+    V low = mask(shift<-(J / 2 * 2)>(codes<V>(p + 64 * (J % 2))), 0x03);
+    if constexpr (BITS == 3) low = or_mask(low, shift<2 - J>(codes<V>(p + 128)), 0x04);
+    return low;
+  }
+}
+
+// Quads J.. of a unit.
 template <int BITS, int J>
 inline void unpack_dense(const uint8_t* p, B (&q)[8]) {
   if constexpr (J < 8) {
-    if constexpr (BITS == 8) {
-      q[J] = load_b(p + 64 * J);
-    } else if constexpr (BITS >= 4) {
-      B low = load_b(p + 64 * (J % 4));
-      low = mask(shift < J<4 ? 0 : -4>(low), 0x0f);
-      if constexpr (BITS == 6) low = or_mask(low, shift<4 - J / 2 * 2>(load_b(p + 256 + 64 * (J % 2))), 0x30);
-      if constexpr (BITS == 5) low = or_mask(low, shift<4 - J>(load_b(p + 256)), 0x10);
-      q[J] = low;
-    } else {
-      B low = mask(shift<-(J / 2 * 2)>(load_b(p + 64 * (J % 2))), 0x03);
-      if constexpr (BITS == 3) low = or_mask(low, shift<2 - J>(load_b(p + 128)), 0x04);
-      q[J] = low;
-    }
+    q[J] = dense_quad<BITS, J, B>(p);
     unpack_dense<BITS, J + 1>(p, q);
   }
 }
@@ -167,23 +184,29 @@ struct Block {
   }
 };
 
-// d[r] += the dot product of row r with N quads of a unit's codes, from `first` on.
-template <int R, int BITS, int N>
-inline void add_products(const B (&q)[8], int first, const int8_t* high, const int8_t* low, const int (&row)[R], I (&d)[R]) {
+// d[h][0][r] += the dot product of row r with part h of the H of a unit, at p; returns the unit's end.
 #ifdef NARROWS_WORDS
-  for (int r = 0; r < R; r++) d[r] = d[r] + dot_quads<BITS, N>(q, first, high + row[r] * kUnit, low + row[r] * kUnit);
+#include "kernels/halves-inl.h"
 #else
-  I d1[R];
-  for (int r = 0; r < R; r++) d1[r] = zero_i();
+template <int R, int BITS, bool SPARSE, int H>
+inline const uint8_t* add_products(const uint8_t* p, bool in_pairs, const int8_t* high, const int8_t* low, const int (&row)[R],
+                                   I (&d)[H][1][R]) {
+  B q[8];
+  const uint8_t* end = unpack<BITS, SPARSE>(p, in_pairs, q);
+  for (int h = 0; h < H; h++) {
+    I d1[R];
+    for (int r = 0; r < R; r++) d1[r] = zero_i();
 #pragma GCC unroll 8
-  for (int j = first; j < first + N; j++)
-    for (int r = 0; r < R; r++) {
-      d1[r] = dot<BITS>(d1[r], q[j], high + row[r] * kUnit + 4 * j);
-      d[r] = dot<BITS>(d[r], q[j], low + row[r] * kUnit + 4 * j);
-    }
-  for (int r = 0; r < R; r++) d[r] = shift_left(d1[r], 8) + d[r];
-#endif
+    for (int j = 8 / H * h; j < 8 / H * (h + 1); j++)
+      for (int r = 0; r < R; r++) {
+        d1[r] = dot<BITS>(d1[r], q[j], high + row[r] * kUnit + 4 * j);
+        d[h][0][r] = dot<BITS>(d[h][0][r], q[j], low + row[r] * kUnit + 4 * j);
+      }
+    for (int r = 0; r < R; r++) d[h][0][r] = shift_left(d1[r], 8) + d[h][0][r];
+  }
+  return end;
 }
+#endif
 
 #ifdef NARROWS_PAIRS
 #include "kernels/pairs-inl.h"
@@ -211,26 +234,27 @@ inline void gemv(const uint8_t* tile, size_t apart, bool in_pairs, const Layout&
   each_unit(tile, at, f, 0, at.num_units, [&](int u, int v, Scales s, const uint8_t* p) {
     const int8_t *high = b.high + size_t(u) * b.n * kUnit, *low = b.low + size_t(u) * b.n * kUnit;
     const float* xs = b.xs + size_t(u) * b.n;
-    B q[8];
-    const uint8_t* end = PAIRS ? p + 64 + 32 * BITS : unpack<BITS, SPARSE>(p, in_pairs, q);
+    size_t i = size_t(u) * H * b.n;
+    I d[H][W][R];
+    const uint8_t* end;
+    if constexpr (PAIRS) {
+      pairs<BITS>(p, apart, high, low, row, d[0]);
+      end = p + 64 + 32 * BITS;
+    } else {
+      for (int h = 0; h < H; h++)
+        for (int r = 0; r < R; r++) d[h][0][r] = start<MIN>(b.sums.sums + i + h * b.n + row[r], BITS);
+      end = add_products<R, BITS, SPARSE>(p, in_pairs, high, low, row, d);
+    }
     for (int w = 1; w < W; w++)
       for (const uint8_t* ahead = v ? p : s.header; ahead < end; ahead += 64) prefetch(ahead + w * apart + kAhead);
     for (int h = 0; h < H; h++) {
-      size_t i = (size_t(u) * H + h) * b.n;
-      I d[W][R];
-      if constexpr (PAIRS) {
-        pairs<BITS>(p, apart, high, low, row, d);
-      } else {
-        for (int r = 0; r < R; r++) d[0][r] = start<MIN>(b.sums.sums + i + row[r], BITS);
-        add_products<R, BITS, 8 / H>(q, h * 4, high, low, row, d[0]);
-      }
       for (int w = 0; w < W; w++) {
         F ws = Scales{s.header + w * apart, at, f}.scale(s.group(v, h));
-        for (int r = 0; r < R; r++) acc[w][r] = fma(ws * set1(xs[row[r]]), to_f(d[w][r]), acc[w][r]);
+        for (int r = 0; r < R; r++) acc[w][r] = fma(ws * set1(xs[row[r]]), to_f(d[h][w][r]), acc[w][r]);
       }
       if constexpr (MIN) {
         F m = s.minimum(s.group(v, h));
-        for (int r = 0; r < R; r++) acc[0][r] = fma(m, set1(b.sums.values[i + row[r]]), acc[0][r]);
+        for (int r = 0; r < R; r++) acc[0][r] = fma(m, set1(b.sums.values[i + h * b.n + row[r]]), acc[0][r]);
       }
     }
     return end;
@@ -374,6 +398,8 @@ inline void from_registers(const Matrix& w, const Layout& at, const Activations&
         gemv<1, W, BITS, SPARSE, HALF, MIN, PAIRS>(p, apart, pairs, at, w.format, b.from(r), 1, out, ldy, lanes);
       else if (left == 2)
         gemv<2, W, BITS, SPARSE, HALF, MIN, PAIRS>(p, apart, pairs, at, w.format, b.from(r), 2, out, ldy, lanes);
+      else if (left == 3)
+        gemv<3, W, BITS, SPARSE, HALF, MIN, PAIRS>(p, apart, pairs, at, w.format, b.from(r), 3, out, ldy, lanes);
       else
         gemv<MOST, W, BITS, SPARSE, HALF, MIN, PAIRS>(p, apart, pairs, at, w.format, b.from(r), left, out, ldy, lanes);
     }
@@ -386,7 +412,7 @@ inline void matmul_int(const Matrix& w, const Activations& x, int tile0, int til
   auto* stretch = (Stretch*)scratch;
   auto* acc = (float*)(stretch + 1);
   const Layout at(w.format, w.cols);
-  const bool few = x.rows <= (SPARSE && kFew > 4 ? 4 : kFew);  // expanding costs more than storing what was expanded
+  const bool few = x.rows <= (SPARSE && kFew<BITS> > 4 ? 4 : kFew<BITS>);  // expanding costs more than storing what was expanded
   int tile = tile0;
   while (tile < tile1) {
     if constexpr (PAIRS)
