@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +16,7 @@ import zmq.asyncio
 
 from .app import create_app
 from .connection import connection
+from .folder import own_folder
 from .gateway import Gateway, ModelOptions
 from .settings import Settings
 
@@ -35,12 +34,12 @@ def run(settings: Settings, models: Sequence[ModelOptions]) -> None:
         listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as error:
         raise OSError(f"cannot listen at {settings.host} port {settings.port}: {error.strerror or error}") from None
-    with listener:
+    with listener, own_folder() as folder:
         _allow_connections()
-        asyncio.run(_serve(settings, models, listener))
+        asyncio.run(_serve(settings, models, listener, folder))
 
 
-async def _serve(settings: Settings, models: Sequence[ModelOptions], listener: socket.socket) -> None:
+async def _serve(settings: Settings, models: Sequence[ModelOptions], listener: socket.socket, folder: Path) -> None:
     fatal: list[str] = []
 
     def fail(message: str) -> None:
@@ -62,7 +61,6 @@ async def _serve(settings: Settings, models: Sequence[ModelOptions], listener: s
         timeout_graceful_shutdown=int(settings.shutdown_timeout) + GRACE_SECONDS,
     )
     server = _Server(config, gateway)
-    folder = Path(tempfile.mkdtemp(prefix="narrows-"))  # nobody else may enter it
     context = zmq.asyncio.Context()
     tasks = [asyncio.create_task(backend.run(context, folder)) for backend in gateway.backends]
     host, port = listener.getsockname()[:2]
@@ -77,7 +75,6 @@ async def _serve(settings: Settings, models: Sequence[ModelOptions], listener: s
         context.destroy(linger=0)
         if gateway.tracing is not None:
             gateway.tracing.close()
-        shutil.rmtree(folder, ignore_errors=True)
     if fatal:
         raise ValueError(fatal[0])
 

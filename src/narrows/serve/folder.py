@@ -1,0 +1,40 @@
+"""A folder of a server's own, for the sockets of its processes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PREFIX, LOCK = "narrows-", "lock"
+
+
+@contextmanager
+def own_folder() -> Iterator[Path]:
+    """Nobody else may enter it. It goes with the server; what servers that were killed left behind goes now."""
+    _sweep(Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    descriptor = os.open(folder / "new", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.rename(folder / "new", folder / LOCK)  # nobody finds it without its lock
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _sweep(parent: Path) -> None:
+    """A lock ends with the process that holds it, also where its number means nothing, as in another container."""
+    for lock in parent.glob(f"{PREFIX}*/{LOCK}"):
+        with suppress(OSError):  # it is another user's, or in use
+            descriptor = os.open(lock, os.O_RDWR)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent, ignore_errors=True)
+            finally:
+                os.close(descriptor)
