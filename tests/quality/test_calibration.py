@@ -142,9 +142,9 @@ def test_text_is_cut_into_windows_that_the_seed_draws(llm: LLM, tmp_path: Path) 
 
 def test_prompts_come_as_lines_or_json(llm: LLM, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
-    path.write_text('{"prompt": "the cat"}\n\n{"turns": ["in the hat", "on the mat"]}\n')
+    path.write_text('{"prompt": "the cat"}\n\n{"turns": ["in the hat", "on the mat"]}\n{"text": "a", "id": 1}\n')
     encode = llm.tokenizer.encode
-    assert read_prompts(llm, path, raw=True) == [encode("the cat"), encode("in the hat")]
+    assert read_prompts(llm, path, raw=True) == [encode(text) for text in ("the cat", "in the hat", "a")]
     assert read_prompts(llm, path)[0] == llm.chat_template.encode([{"role": "user", "content": "the cat"}])
     for content, problem in (("", "no prompts"), ('{"x": 1}\n', "line 1"), ("not json\n", "line 1")):
         path.write_text(content)

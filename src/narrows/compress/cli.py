@@ -52,7 +52,10 @@ def compress(
     ] = "sparsegpt",
     include: Annotated[list[str] | None, typer.Option(help="Also compress this; head is the only choice.")] = None,
     prompts: Annotated[
-        Path | None, typer.Option(help='Prompts, one a line, or .jsonl with "prompt" or "turns"; default: own openers.')
+        Path | None,
+        typer.Option(
+            help='Prompts, one a line, or .jsonl with "prompt", "turns", "question" or "text"; default: own openers.'
+        ),
     ] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue prompts as they are, without the chat template.")

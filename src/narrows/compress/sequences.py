@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from narrows import LLM
 
 SOURCES = ("generated", "text", "prompts+generated")
+PROMPT_FIELDS = ("prompt", "turns", "question", "text")  # of an object in a file of prompts; of a list the first
 AT_ONCE = 32  # continuations written together: a step reads the weights once for all of them
 
 
@@ -177,8 +178,8 @@ def _stored(store: Path) -> list[tuple[list[int], list[int]]]:
 def read_prompts(llm: LLM, path: Path | None, *, raw: bool = False) -> list[list[int]]:
     """Prompts as token ids: the file's, else openers for a chat model and the empty text for others.
 
-    A file holds a prompt a line; when its name ends in .jsonl, an object a line, whose "prompt", or first of "turns",
-    is taken. Raises CompressError for a file without prompts.
+    A file holds a prompt a line; when its name ends in .jsonl, an object a line, whose first of PROMPT_FIELDS is taken.
+    Raises CompressError for a file without prompts.
     """
     chat = llm.chat_template.source is not None and not raw
     if path is None:
@@ -210,11 +211,13 @@ def _encode(llm: LLM, text: str, chat: bool) -> list[int]:
 def _prompt(path: Path, number: int, line: str) -> str:
     try:
         entry: Any = json.loads(line)
-        text = entry["prompt"] if "prompt" in entry else entry["turns"][0]
-    except (ValueError, KeyError, TypeError, IndexError):
+        found = next(entry[field] for field in PROMPT_FIELDS if field in entry)
+        text = found[0] if isinstance(found, list) else found
+    except (ValueError, KeyError, TypeError, IndexError, StopIteration):
         text = None
     if not isinstance(text, str) or not text:
-        raise CompressError(f'{path}, line {number}: not a JSON object with a "prompt" or with "turns"')
+        names = " or ".join(f'"{field}"' for field in PROMPT_FIELDS)
+        raise CompressError(f"{path}, line {number}: not a JSON object with {names}")
     return text
 
 

@@ -171,7 +171,10 @@ def draft(
     model: Model,
     drafts: Annotated[list[str], typer.Option("--draft", help="What drafts, as in `run`; may be repeated.")],
     prompts: Annotated[
-        Path | None, typer.Option(help='Prompts, one a line, or .jsonl with "prompt" or "turns"; default: openers.')
+        Path | None,
+        typer.Option(
+            help='Prompts, one a line, or .jsonl with "prompt", "turns", "question" or "text"; default: openers.'
+        ),
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Prompts, evenly spread over the file.")] = 16,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens of an answer.")] = 128,

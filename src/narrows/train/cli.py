@@ -30,7 +30,8 @@ def head(
     data: Annotated[
         list[Path] | None,
         typer.Option(
-            help='Prompts, one a line, or .jsonl with "prompt" or "turns"; may be repeated. Default: openers.'
+            help='Prompts, one a line, or .jsonl with "prompt", "turns", "question" or "text"; may be repeated. '
+            "Default: openers."
         ),
     ] = None,
     tokens: Annotated[str, typer.Option(help="Tokens that the model writes to be trained on, e.g. 500k.")] = "100k",
