@@ -88,6 +88,8 @@ class MeasuredCosts:
     drafting: Times = field(default_factory=lambda: Times(free=False))  # by tokens of the longest draft
     overall: Acceptance = field(default_factory=Acceptance)  # what a new request starts from
     num_accepted: int = 0  # drafts
+    untried: float = 0.0
+    trial: float = 0.0
 
     def verify(self, num_rows: I32) -> F64:
         return self.steps.at(num_rows)
@@ -107,6 +109,12 @@ class MeasuredCosts:
     def verified(self, num_rows: int, seconds: float) -> None:
         """A step in which no prompt was read took so long without drafting."""
         self.steps.observe(num_rows, seconds)
+        self.untried += seconds
+
+    def tried(self, seconds: float) -> None:
+        """A try took so long beyond plain decoding. The latest counts half: one may come after a long pause."""
+        self.trial = (self.trial + seconds) / 2 if self.trial else seconds
+        self.untried = 0.0
 
     def drafted(self, num_tokens: int, seconds: float) -> None:
         """Drafting up to `num_tokens` for every request of a step took so long."""

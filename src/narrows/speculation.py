@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from .batch import num_straight
 from .costs import MeasuredCosts
 from .drafters.base import Ask, Drafter, Source, Tools
@@ -51,6 +53,7 @@ class Speculation:
         asks = [
             Ask(request, pace.num_tokens) for request, pace in zip(requests, chosen, strict=True) if pace.num_tokens
         ]
+        began = self.clock()
         proposed = iter(self._ask(asks, totals) if asks else ())
         drafts = [next(proposed) if pace.num_tokens else None for pace in chosen]
         for request, pace, draft in zip(requests, chosen, drafts, strict=True):
@@ -59,6 +62,10 @@ class Speculation:
                     reason = pace.reason or "nothing to propose"
                     metrics.reasons[reason] = metrics.reasons.get(reason, 0) + 1
         self.proposed = self.clock()
+        if any(pace.is_try for pace in chosen):
+            rows = np.array([len(requests), len(requests) + sum(draft is not None for draft in drafts)], np.int32)
+            plain, more = self.costs.verify(rows)
+            self.costs.tried(self.proposed - began + max(0.0, more - plain))
         return drafts
 
     def _rooms(self, requests: Sequence[Request], ends: Sequence[int], pool: KvPool, spare: int) -> list[int]:

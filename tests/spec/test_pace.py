@@ -23,6 +23,8 @@ class GivenCosts:
     seconds: Callable[[int], float]  # of so many rows
     drafting: float
     rates: Sequence[float]
+    untried: float = 0.0
+    trial: float = 1.0
 
     def verify(self, num_rows: I32) -> F64:
         return np.array([self.seconds(rows) for rows in num_rows.tolist()], float)
@@ -76,12 +78,30 @@ def test_large_batches_do_not_draft_where_rows_cost_their_share() -> None:
     assert lengths(costs, [8] * 16) == [0] * 16
 
 
-def test_what_did_not_pay_is_tried_again_with_one_token() -> None:
-    pacer, [request] = Goodput(retry=20), requests(1)
-    costs = GivenCosts(lambda rows: float(rows), 0, [0.1])
-    tried = [pacer.pace([request], [8], costs)[0].num_tokens for _ in range(60)]
-    assert [i for i, length in enumerate(tried, 1) if length] == [16, 20, 40, 60]
-    assert set(tried) == {0, 1}
+def test_what_did_not_pay_is_tried_again_as_its_price_allows() -> None:
+    """Tries of half a step's time, in a tenth of all time: at most one in five steps, and in sixteen of a request."""
+    pacer, both = Goodput(tries=0.1), requests(2)
+    costs = GivenCosts(lambda rows: float(rows), 0, [0.1, 0.1], trial=0.5)
+    tried: list[tuple[int, int]] = []
+    for step in range(1, 41):
+        costs.untried += 1
+        paces = pacer.pace(both, [8, 8], costs)
+        for i, pace in enumerate(paces):
+            assert pace.num_tokens == pace.is_try
+            if pace.is_try:
+                tried.append((step, i))
+                costs.untried = 0
+    assert tried == [(16, 0), (21, 1), (32, 0), (37, 1)]
+
+
+def test_tries_that_are_never_paid_back_take_no_more_than_their_share() -> None:
+    costs = MeasuredCosts()
+    for _ in range(100):
+        costs.verified(1, 0.5)
+    assert (costs.untried, costs.trial) == (50, 0)
+    costs.tried(2.0)
+    costs.tried(4.0)
+    assert (costs.untried, costs.trial) == (0, 3)
 
 
 def seconds(find: Callable[[I32], F64], number: int) -> float:

@@ -81,7 +81,7 @@ def test_line_says_everything() -> None:
         ("draft=looped:base=ngram,rule=x", "rule is 'x'; it must be stage or token"),
         ("draft=ngram:k=0", "k is 0; it must be between 1 and 64"),
         ("verify=typical:epsilon=0", "epsilon is 0.0; it must be above 0"),
-        ("pace=goodput:retry=1", "retry is 1; it must be between"),
+        ("pace=goodput:tries=2", "tries is 2.0; it must be between"),
     ],
 )
 def test_errors_name_the_near_miss(line: str, message: str) -> None:

@@ -23,12 +23,23 @@ class Costs(Protocol):
         """What each token [num_tokens] of a draft adds to the tokens that are kept, none more than those before it."""
         ...
 
+    @property
+    def untried(self) -> float:
+        """Seconds of steps since the last try."""
+        ...
+
+    @property
+    def trial(self) -> float:
+        """Seconds that a try takes, with the reading of what the drafter has missed; 0 before there was one."""
+        ...
+
 
 class Pace(NamedTuple):
-    """Tokens to draft, and the reason when that is none."""
+    """Tokens to draft, and the reason when that is none. A try is drafted to see whether it would pay by now."""
 
     num_tokens: int
     reason: str = ""
+    is_try: bool = False
 
 
 class Pacer(Protocol):

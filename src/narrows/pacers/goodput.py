@@ -18,36 +18,34 @@ from ..types import I32, Request
 from .base import Costs, Pace
 
 STATE = "pacers.goodput"
-LOOK = 8  # steps without drafts that pass before it is asked again whether they would pay: only times change meanwhile
-FIRST_RETRY = 16
+LOOK = 8  # steps without a draft that pass before it is asked whether drafts would pay: only times change meanwhile
+FIRST_TRY = 16  # steps of a request
 MARGIN = 0.03  # that drafts must promise beyond plain decoding: times are of a machine that does other things too
 UNPROFITABLE = "at this acceptance drafts cost more than they bring"
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Drafting that does not pay is tried again with one token: after 16 steps of a request, 32, ..., every `retry`."""
+    """Where drafting does not pay one request at a time tries a token again, as often as takes `tries` of the time."""
 
-    retry: int = 256
+    tries: float = 0.01
 
     def __post_init__(self) -> None:
-        check_ranges(self, retry=(2, 1 << 20))
+        check_ranges(self, tries=(0, 1))
 
     def pace(self, requests: Sequence[Request], limits: Sequence[int], costs: Costs) -> list[Pace]:
         idle = [request.state.get(STATE, 0) for request in requests]
-        look = any(n % LOOK == 0 or self._tries(n) for n in idle)
+        look = any(n % LOOK == 0 for n in idle)
         lengths = self._lengths(requests, limits, costs) if look else [0] * len(requests)
-        paces: list[Pace] = []
-        for request, num_idle, length in zip(requests, idle, lengths, strict=True):
-            request.state[STATE] = num_idle = 0 if length else num_idle + 1
-            length = length or int(self._tries(num_idle))
-            paces.append(Pace(length, "" if length else UNPROFITABLE))
+        idle = [0 if length else n + 1 for n, length in zip(idle, lengths, strict=True)]
+        paces = [Pace(length, "" if length else UNPROFITABLE) for length in lengths]
+        longest = max(range(len(idle)), key=idle.__getitem__)
+        if idle[longest] >= FIRST_TRY and self.tries * costs.untried >= costs.trial:
+            paces[longest] = Pace(1, is_try=True)
+            idle[longest] = 0
+        for request, num_idle in zip(requests, idle, strict=True):
+            request.state[STATE] = num_idle
         return paces
-
-    def _tries(self, num_idle: int) -> bool:
-        """Whether a token is tried after so many steps in which drafting did not pay."""
-        doubled = FIRST_RETRY <= num_idle < self.retry and num_idle.bit_count() == 1
-        return doubled or (num_idle > 0 and num_idle % self.retry == 0)
 
     def _lengths(self, requests: Sequence[Request], limits: Sequence[int], costs: Costs) -> list[int]:
         owners, places = _layout(tuple(limits))
