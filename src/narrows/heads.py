@@ -20,7 +20,7 @@ from .kv.pool import KvPool
 from .reader import DraftReader, Draftsman
 from .types import F32, I32, Cursor, ForwardBatch, ForwardOutput, Request
 
-MOST = 256  # features that wait for the next draft; more are read at once
+MOST = 256  # features that wait for the next draft; more are read at once, or forgotten while drafts do not pay
 
 
 class HeadModel(Draftsman, Protocol):
@@ -163,7 +163,10 @@ class HeadReader(DraftReader):
         if cursor.num_read < num_read:
             known.own, known.num_sure = self._unknown, min(known.num_sure, cursor.num_read)
         if known.end - max(known.first, known.num_sure) > MOST:
-            self._catch_up(request)
+            if self.in_use:
+                self._catch_up(request)
+            else:
+                known.drop(known.count - MOST)
 
     def _catch_up(self, request: Request) -> None:
         """Reads what the target has read, if there is room; else its states are forgotten."""

@@ -112,6 +112,7 @@ class DraftReader(Reader):
     def __init__(self, name: str, model: Draftsman, pool: KvPool) -> None:
         super().__init__(name, model, pool)
         self.draftsman = model
+        self.in_use = True  # else what waits to be read may be forgotten
 
     def follow(
         self, items: Sequence[tuple[Request, int, int]], ends: Collection[int]

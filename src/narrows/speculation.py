@@ -18,6 +18,7 @@ from .reader import DraftReader
 from .types import TARGET, Draft, ForwardOutput, Request, StepPlan, Verdict
 
 STATE = "speculation"  # the last step in which a request drafted
+PAUSE = 64  # steps without drafts after which readers are no longer in use
 
 
 @dataclass(slots=True)
@@ -34,6 +35,7 @@ class Speculation:
     costs: MeasuredCosts = field(default_factory=MeasuredCosts)
     tools: Tools = field(default_factory=lambda: Tools({}))
     num_proposed: int = 0  # steps
+    drafted: int = 0  # the last step in which drafts were made because they pay
     proposed: float = 0.0  # when
 
     def propose(
@@ -50,6 +52,10 @@ class Speculation:
         able = [request for request, room in zip(requests, rooms, strict=True) if room]
         paces = iter(self.pacer.pace(able, [room for room in rooms if room], self.costs) if able else ())
         chosen = [next(paces) if room else Pace(0, "no room for more tokens") for room in rooms]
+        if any(pace.num_tokens and not pace.is_try for pace in chosen):
+            self.drafted = self.num_proposed
+        for reader in self.readers.values():
+            reader.in_use = self.num_proposed - self.drafted < PAUSE
         asks = [
             Ask(request, pace.num_tokens) for request, pace in zip(requests, chosen, strict=True) if pace.num_tokens
         ]

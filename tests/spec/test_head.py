@@ -19,6 +19,7 @@ from narrows.drafters.ngram import NGram
 from narrows.heads import MOST
 from narrows.sampling import SamplingParams
 from narrows.schedulers.continuous import Continuous
+from narrows.speculation import PAUSE
 from narrows.types import Draft
 
 RNG = np.random.default_rng(7)
@@ -120,6 +121,22 @@ def test_states_of_long_prompts_are_read_as_they_come() -> None:
     assert sizes[:2] == [301, 300]
     drain(engine)
     assert head.known["none"] == 1
+
+
+def test_a_head_whose_drafts_do_not_pay_reads_no_prompts() -> None:
+    engine, head = engine_with_head(num_pages=128, scheduler=Continuous(budget=100))
+    assert engine.speculation is not None
+    engine.speculation.num_proposed, head.in_use = 2 * PAUSE, False
+    sizes: list[int] = []
+    head.model.before = lambda batch: sizes.append(len(batch.tokens))
+    request = engine.add([*range(90)] * 8, GREEDY)
+    while request.num_prompt > request.cursors["target"].num_read:
+        assert not sizes
+        engine.step()
+        assert len(request.state["head"].rows) <= MOST
+    drain(engine)
+    assert sizes[0] == 512  # for its first draft, a chunk at a time, with the features that are left
+    assert request.output == expected([*range(90)] * 8, len(request.output))
 
 
 def test_a_shared_beginning_is_shared_by_the_head() -> None:
