@@ -88,7 +88,7 @@ def drafts(found: list[Result]) -> str:
         ]
         asked = f"{result['rows'][0]['num_prompts']} prompts of {result['prompts']}, {result['tokens']} tokens each"
         text += f"\n### {facts['model']['name']}, {asked}, temperature {result['temperature']:g}\n\n"
-        heads = ["draft", "together", "speed over plain (range over prompts)", "processor time saved", "kept a forward"]
+        heads = ["draft", "together", "speed over plain (range over prompts)", "by processor time", "kept a forward"]
         heads += ["forwards a token", "drafted a token", "time in drafting", "same answers"]
         text += f"{table(heads, rows)}\n![Speed over plain decoding by draft](img/{result['stem']}.png)\n\n"
         text += f"{facts['cpu']}, {facts['isa']}; {source(facts)}\n"
