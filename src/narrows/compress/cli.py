@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from narrows.compress.sequences import Calibration
 
 INTERRUPTED = 130
+PROMPTS = 'Prompts, one a line, or .jsonl with "prompt", "turns", "question" or "text"'  # what --prompts takes
 MOST_MEMORY = 8 << 30  # unless asked for
 
 EPILOG = (
@@ -51,12 +52,7 @@ def compress(
         str, typer.Option(help="sparsegpt or wanda, with settings: sparsegpt:block=128,damp=0.01.")
     ] = "sparsegpt",
     include: Annotated[list[str] | None, typer.Option(help="Also compress this; head is the only choice.")] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(
-            help='Prompts, one a line, or .jsonl with "prompt", "turns", "question" or "text"; default: own openers.'
-        ),
-    ] = None,
+    prompts: Annotated[Path | None, typer.Option(help=f"{PROMPTS}; default: own openers.")] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue prompts as they are, without the chat template.")
     ] = False,

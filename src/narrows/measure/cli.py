@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from narrows.compress.cli import PROMPTS
 from narrows.measure.load import cli as load
 from narrows.measure.peers.cli import peers
 
@@ -170,12 +171,7 @@ def kernel(
 def draft(
     model: Model,
     drafts: Annotated[list[str], typer.Option("--draft", help="What drafts, as in `run`; may be repeated.")],
-    prompts: Annotated[
-        Path | None,
-        typer.Option(
-            help='Prompts, one a line, or .jsonl with "prompt", "turns", "question" or "text"; default: openers.'
-        ),
-    ] = None,
+    prompts: Annotated[Path | None, typer.Option(help=f"{PROMPTS}; default: openers.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Prompts, evenly spread over the file.")] = 16,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens of an answer.")] = 128,
     temperature: Annotated[float, typer.Option("--temperature", "--temp", help="0 takes the likeliest token.")] = 0.0,

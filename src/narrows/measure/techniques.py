@@ -15,10 +15,9 @@ def frontier(found: list[Result]) -> str:
     for result in found:
         facts, points = result["provenance"], sorted(result["points"], key=lambda p: -p["bytes_per_token"])
         rows = [[p["name"], f"{p['bytes_per_token'] / 1e6:,.2f}", _runs(p), p["beaten_by"] or ""] for p in points]
-        text += f"\n### {facts['model']['name']}, `{result['measure']}`\n\n"
-        text += table(["variant", "MB/token", f"{result['metric']} (range over runs) [95 %]", "beaten by"], rows)
-        text += f"\n![{result['metric']} against bytes per token](img/{result['stem']}.png)\n\n"
-        text += f"{facts['cpu']}, {facts['isa']}; {source(facts)}\n"
+        heads = ["variant", "MB/token", f"{result['metric']} (range over runs) [95 %]", "beaten by"]
+        title = f"{facts['model']['name']}, `{result['measure']}`"
+        text += _section(result, title, heads, rows, f"{result['metric']} against bytes per token")
     return text
 
 
@@ -26,7 +25,6 @@ def kernels(found: list[Result]) -> str:
     """Of `narrows bench kernel`: sparse products beside dense ones."""
     text = ""
     for result in found:
-        facts = result["provenance"]
         rows = [
             [
                 f"{row['format'].removesuffix(':sparse')}, {row['pattern']}",
@@ -38,9 +36,8 @@ def kernels(found: list[Result]) -> str:
             ]
             for row in result["rows"]
         ]
-        text += f"\n### Products, {result['pattern']}\n\n"
         heads = ["weights", "rows", "G weights/s", "bytes/weight", "of the bound", "over dense"]
-        text += f"{table(heads, rows)}\n{facts['cpu']}, {facts['isa']}; {source(facts)}\n"
+        text += _section(result, f"Products, {result['pattern']}", heads, rows)
     return text
 
 
@@ -48,7 +45,6 @@ def stacks(found: list[Result]) -> str:
     """Of `narrows bench decode` with several stacks, which took turns."""
     text = ""
     for result in (result for result in found if "stack" in result["rows"][0]):
-        facts = result["provenance"]
         rows = [
             [
                 f"`{row['stack']}`",
@@ -60,9 +56,8 @@ def stacks(found: list[Result]) -> str:
             ]
             for row in result["rows"]
         ]
-        text += f"\n### Whole steps, {facts['model']['name']}\n\n"
         heads = ["stack", "requests", "tokens/s", "MB/token", "of the bound", "over the first"]
-        text += f"{table(heads, rows)}\n{facts['cpu']}, {facts['isa']}; {source(facts)}\n"
+        text += _section(result, f"Whole steps, {result['provenance']['model']['name']}", heads, rows)
     return text
 
 
@@ -70,7 +65,6 @@ def drafts(found: list[Result]) -> str:
     """Of `narrows bench draft`: each draft beside plain decoding."""
     text = ""
     for result in found:
-        facts = result["provenance"]
         rows = [
             [
                 f"`{row['draft']}`",
@@ -87,12 +81,18 @@ def drafts(found: list[Result]) -> str:
             if row["draft"] != "none"
         ]
         asked = f"{result['rows'][0]['num_prompts']} prompts of {result['prompts']}, {result['tokens']} tokens each"
-        text += f"\n### {facts['model']['name']}, {asked}, temperature {result['temperature']:g}\n\n"
+        title = f"{result['provenance']['model']['name']}, {asked}, temperature {result['temperature']:g}"
         heads = ["draft", "together", "speed over plain (range over prompts)", "by processor time", "kept a forward"]
         heads += ["forwards a token", "drafted a token", "time in drafting", "same answers"]
-        text += f"{table(heads, rows)}\n![Speed over plain decoding by draft](img/{result['stem']}.png)\n\n"
-        text += f"{facts['cpu']}, {facts['isa']}; {source(facts)}\n"
+        text += _section(result, title, heads, rows, "Speed over plain decoding by draft")
     return text
+
+
+def _section(result: Result, title: str, heads: list[str], rows: list[list[str]], picture: str = "") -> str:
+    """A table under its title, with a picture if that has a caption, and where the figures come from."""
+    facts = result["provenance"]
+    drawn = f"![{picture}](img/{result['stem']}.png)\n\n" if picture else ""
+    return f"\n### {title}\n\n{table(heads, rows)}\n{drawn}{facts['cpu']}, {facts['isa']}; {source(facts)}\n"
 
 
 def _runs(point: dict[str, Any]) -> str:

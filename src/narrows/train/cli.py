@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from narrows.compress.cli import INTERRUPTED, amount, stage
+from narrows.compress.cli import INTERRUPTED, PROMPTS, amount, stage
 
 app = typer.Typer(no_args_is_help=True, help="Train what makes a model faster.")
 
@@ -29,10 +29,7 @@ def head(
     ],
     data: Annotated[
         list[Path] | None,
-        typer.Option(
-            help='Prompts, one a line, or .jsonl with "prompt", "turns", "question" or "text"; may be repeated. '
-            "Default: openers."
-        ),
+        typer.Option(help=f"{PROMPTS}; may be repeated. Default: openers."),
     ] = None,
     tokens: Annotated[str, typer.Option(help="Tokens that the model writes to be trained on, e.g. 500k.")] = "100k",
     out: Annotated[
