@@ -178,14 +178,14 @@ inline I dot_words(I acc, B w, const int16_t* x) {
 inline P four_bytes(const int8_t* x) { return {broadcast(x)}; }
 inline P two_words(const int16_t* x) { return {broadcast(x)}; }
 inline P times_bytes(P q, P x) { return {_mm256_maddubs_epi16(q.v, x.v)}; }  // added by two
-inline P add_words(P a, P b) { return {now(_mm256_add_epi16(a.v, b.v))}; }
+inline P plus_words(P a, P b) { return {now(_mm256_add_epi16(a.v, b.v))}; }
 template <int N>
 inline P add_times(P acc, P words) {  // acc[n] += N * (words[2n] + words[2n + 1])
   return {add32(acc.v, _mm256_madd_epi16(words.v, _mm256_set1_epi16(N)))};
 }
 inline P even_words(P q) { return {_mm256_and_si256(q.v, _mm256_set1_epi16(0x00ff))}; }
 inline P odd_words(P q) { return {_mm256_srli_epi16(q.v, 8)}; }
-inline P add_products(P acc, P w, P x) { return {add32(acc.v, _mm256_madd_epi16(w.v, x.v))}; }
+inline P dot_words(P acc, P w, P x) { return {add32(acc.v, _mm256_madd_epi16(w.v, x.v))}; }
 inline P half_of(const I& a, int half) { return {half ? a.hi : a.lo}; }
 inline void set_half(I& a, int half, P p) { (half ? a.hi : a.lo) = p.v; }
 inline void load_codes(const uint8_t* p, P& v) { v.v = _mm256_loadu_si256((const __m256i*)p); }

@@ -20,22 +20,21 @@ struct Unpacked {
 
 // Quads J.. of END from FIRST on, of V halves. Codes times bytes of activations are added up in 16 bits as far as they fit.
 template <int FIT, int FIRST, int J, int END, int V, int R, class Codes>
-NARROWS_INLINE void add_bytes(const Codes& c, const int8_t* high, const int8_t* low, const int (&row)[R], P (&h)[V][R],
-                              P (&l)[V][R], P (&d)[V][R]) {
+NARROWS_INLINE void add_bytes(const Codes& c, const int8_t* high, const int8_t* low, P (&h)[V][R], P (&l)[V][R], P (&d)[V][R]) {
   if constexpr (J < END) {
     constexpr bool more = (J - FIRST) % FIT, full = (J - FIRST) % FIT == FIT - 1 || J + 1 == END;
     P q[V];
     for (int v = 0; v < V; v++) q[v] = c.template quad<J>(v);
     for (int r = 0; r < R; r++) {
-      P x = four_bytes(high + row[r] * kUnit + 4 * J);
-      for (int v = 0; v < V; v++) h[v][r] = more ? add_words(h[v][r], times_bytes(q[v], x)) : times_bytes(q[v], x);
-      x = four_bytes(low + row[r] * kUnit + 4 * J);
-      for (int v = 0; v < V; v++) l[v][r] = more ? add_words(l[v][r], times_bytes(q[v], x)) : times_bytes(q[v], x);
+      P x = four_bytes(high + r * kUnit + 4 * J);
+      for (int v = 0; v < V; v++) h[v][r] = more ? plus_words(h[v][r], times_bytes(q[v], x)) : times_bytes(q[v], x);
+      x = four_bytes(low + r * kUnit + 4 * J);
+      for (int v = 0; v < V; v++) l[v][r] = more ? plus_words(l[v][r], times_bytes(q[v], x)) : times_bytes(q[v], x);
     }
     if constexpr (full)
       for (int r = 0; r < R; r++)
         for (int v = 0; v < V; v++) d[v][r] = add_times<1>(add_times<256>(d[v][r], h[v][r]), l[v][r]);
-    add_bytes<FIT, FIRST, J + 1, END>(c, high, low, row, h, l, d);
+    add_bytes<FIT, FIRST, J + 1, END>(c, high, low, h, l, d);
   }
 }
 
@@ -51,22 +50,22 @@ NARROWS_INLINE void add_words(const Codes& c, const int16_t (&x)[R][kUnit], P (&
     }
     for (int r = 0; r < R; r++) {
       P y = two_words(x[r] + 2 * J);
-      for (int v = 0; v < V; v++) d[v][r] = add_products(d[v][r], even[v], y);
+      for (int v = 0; v < V; v++) d[v][r] = dot_words(d[v][r], even[v], y);
       y = two_words(x[r] + 16 + 2 * J);
-      for (int v = 0; v < V; v++) d[v][r] = add_products(d[v][r], odd[v], y);
+      for (int v = 0; v < V; v++) d[v][r] = dot_words(d[v][r], odd[v], y);
     }
     add_words<J + 1, END>(c, x, d);
   }
 }
 
 template <int BITS, int H, int V, int R, class Codes>
-NARROWS_INLINE void add_halves(const Codes& c, const int8_t* high, const int8_t* low, const int (&row)[R],
-                               const int16_t (&x)[R][kUnit], P (&d)[H][V][R]) {
+NARROWS_INLINE void add_halves(const Codes& c, const int8_t* high, const int8_t* low, const int16_t (&x)[R][kUnit],
+                               P (&d)[H][V][R]) {
   if constexpr (BITS < 8) {
     constexpr int FIT = BITS <= 4 ? 8 : BITS == 5 ? 4 : 2;  // 2 * 128 * (2^BITS - 1) * FIT < 2^15
     P h[V][R], l[V][R];
-    add_bytes<FIT, 0, 0, 8 / H>(c, high, low, row, h, l, d[0]);
-    if constexpr (H == 2) add_bytes<FIT, 4, 4, 8>(c, high, low, row, h, l, d[1]);
+    add_bytes<FIT, 0, 0, 8 / H>(c, high, low, h, l, d[0]);
+    if constexpr (H == 2) add_bytes<FIT, 4, 4, 8>(c, high, low, h, l, d[1]);
   } else {
     add_words<0, 8 / H>(c, x, d[0]);
     if constexpr (H == 2) add_words<4, 8>(c, x, d[1]);
@@ -75,11 +74,11 @@ NARROWS_INLINE void add_halves(const Codes& c, const int8_t* high, const int8_t*
 
 template <int R, int BITS, bool SPARSE, int H>
 NARROWS_INLINE const uint8_t* add_products(const uint8_t* p, bool in_pairs, const int8_t* high, const int8_t* low,
-                                           const int (&row)[R], I (&d)[H][1][R]) {
+                                           I (&d)[H][1][R]) {
   constexpr int V = R <= (BITS < 8 ? 2 : 4) ? 2 : 1;
   alignas(32) int16_t x[R][kUnit];
   if constexpr (BITS == 8)
-    for (int r = 0; r < R; r++) join(high + row[r] * kUnit, low + row[r] * kUnit, x[r]);
+    for (int r = 0; r < R; r++) join(high + r * kUnit, low + r * kUnit, x[r]);
   alignas(64) uint8_t codes[512];
   const uint8_t* end = p + 64 * BITS;
   if constexpr (SPARSE) {
@@ -95,9 +94,9 @@ NARROWS_INLINE const uint8_t* add_products(const uint8_t* p, bool in_pairs, cons
         for (int r = 0; r < R; r++) part[h][v][r] = half_of(d[h][0][r], half + v);
     reload();
     if constexpr (SPARSE)
-      add_halves<BITS>(Unpacked{codes + 32 * half}, high, low, row, x, part);
+      add_halves<BITS>(Unpacked{codes + 32 * half}, high, low, x, part);
     else
-      add_halves<BITS>(Packed<BITS>{p + 32 * half}, high, low, row, x, part);
+      add_halves<BITS>(Packed<BITS>{p + 32 * half}, high, low, x, part);
     for (int h = 0; h < H; h++)
       for (int v = 0; v < V; v++)
         for (int r = 0; r < R; r++) set_half(d[h][0][r], half + v, part[h][v][r]);

@@ -189,8 +189,7 @@ struct Block {
 #include "kernels/halves-inl.h"
 #else
 template <int R, int BITS, bool SPARSE, int H>
-inline const uint8_t* add_products(const uint8_t* p, bool in_pairs, const int8_t* high, const int8_t* low, const int (&row)[R],
-                                   I (&d)[H][1][R]) {
+inline const uint8_t* add_products(const uint8_t* p, bool in_pairs, const int8_t* high, const int8_t* low, I (&d)[H][1][R]) {
   B q[8];
   const uint8_t* end = unpack<BITS, SPARSE>(p, in_pairs, q);
   for (int h = 0; h < H; h++) {
@@ -199,8 +198,8 @@ inline const uint8_t* add_products(const uint8_t* p, bool in_pairs, const int8_t
 #pragma GCC unroll 8
     for (int j = 8 / H * h; j < 8 / H * (h + 1); j++)
       for (int r = 0; r < R; r++) {
-        d1[r] = dot<BITS>(d1[r], q[j], high + row[r] * kUnit + 4 * j);
-        d[h][0][r] = dot<BITS>(d[h][0][r], q[j], low + row[r] * kUnit + 4 * j);
+        d1[r] = dot<BITS>(d1[r], q[j], high + r * kUnit + 4 * j);
+        d[h][0][r] = dot<BITS>(d[h][0][r], q[j], low + r * kUnit + 4 * j);
       }
     for (int r = 0; r < R; r++) d[h][0][r] = shift_left(d1[r], 8) + d[h][0][r];
   }
@@ -216,20 +215,17 @@ constexpr bool kPairs = false;
 template <int BITS>
 constexpr int kTiles = 1;
 template <int BITS, int R, int W>
-void pairs(const uint8_t* p, size_t apart, const int8_t* high, const int8_t* low, const int (&row)[R], I (&d)[W][R]);
+void pairs(const uint8_t* p, size_t apart, const int8_t* high, const int8_t* low, I (&d)[W][R]);
 #endif
 
-// Few rows: codes go from memory through registers into the dot products of R rows, the last of `rows` repeated when there are fewer.
-// PAIRS: of every four weights two are kept, and the others are not made up for; W tiles that lie `apart` share what rows need.
+// Few rows: codes go from memory through registers into the dot products of R rows. PAIRS: of every four weights two are kept, and the
+// others are not made up for; W tiles that lie `apart` share what rows need.
 template <int R, int W, int BITS, bool SPARSE, bool HALF, bool MIN, bool PAIRS>
-inline void gemv(const uint8_t* tile, size_t apart, bool in_pairs, const Layout& at, const Format& f, const Block& b, int rows,
-                 float* y, size_t ldy, int lanes) {
+inline void gemv(const uint8_t* tile, size_t apart, bool in_pairs, const Layout& at, const Format& f, const Block& b, float* y,
+                 size_t ldy, int lanes) {
   F acc[W][R];
-  int row[R];
-  for (int r = 0; r < R; r++) {
+  for (int r = 0; r < R; r++)
     for (int w = 0; w < W; w++) acc[w][r] = zero_f();
-    row[r] = r < rows ? r : rows - 1;
-  }
   constexpr int H = HALF ? 2 : 1;
   each_unit(tile, at, f, 0, at.num_units, [&](int u, int v, Scales s, const uint8_t* p) {
     const int8_t *high = b.high + size_t(u) * b.n * kUnit, *low = b.low + size_t(u) * b.n * kUnit;
@@ -238,29 +234,29 @@ inline void gemv(const uint8_t* tile, size_t apart, bool in_pairs, const Layout&
     I d[H][W][R];
     const uint8_t* end;
     if constexpr (PAIRS) {
-      pairs<BITS>(p, apart, high, low, row, d[0]);
+      pairs<BITS>(p, apart, high, low, d[0]);
       end = p + 64 + 32 * BITS;
     } else {
       for (int h = 0; h < H; h++)
-        for (int r = 0; r < R; r++) d[h][0][r] = start<MIN>(b.sums.sums + i + h * b.n + row[r], BITS);
-      end = add_products<R, BITS, SPARSE>(p, in_pairs, high, low, row, d);
+        for (int r = 0; r < R; r++) d[h][0][r] = start<MIN>(b.sums.sums + i + h * b.n + r, BITS);
+      end = add_products<R, BITS, SPARSE>(p, in_pairs, high, low, d);
     }
     for (int w = 1; w < W; w++)
       for (const uint8_t* ahead = v ? p : s.header; ahead < end; ahead += 64) prefetch(ahead + w * apart + kAhead);
     for (int h = 0; h < H; h++) {
       for (int w = 0; w < W; w++) {
         F ws = Scales{s.header + w * apart, at, f}.scale(s.group(v, h));
-        for (int r = 0; r < R; r++) acc[w][r] = fma(ws * set1(xs[row[r]]), to_f(d[h][w][r]), acc[w][r]);
+        for (int r = 0; r < R; r++) acc[w][r] = fma(ws * set1(xs[r]), to_f(d[h][w][r]), acc[w][r]);
       }
       if constexpr (MIN) {
         F m = s.minimum(s.group(v, h));
-        for (int r = 0; r < R; r++) acc[0][r] = fma(m, set1(b.sums.values[i + h * b.n + row[r]]), acc[0][r]);
+        for (int r = 0; r < R; r++) acc[0][r] = fma(m, set1(b.sums.values[i + h * b.n + r]), acc[0][r]);
       }
     }
     return end;
   });
   for (int w = 0; w < W; w++)
-    for (int r = 0; r < R && r < rows; r++) store_part(y + r * ldy + w * kLanes, acc[w][r], w + 1 < W ? kLanes : lanes);
+    for (int r = 0; r < R; r++) store_part(y + r * ldy + w * kLanes, acc[w][r], w + 1 < W ? kLanes : lanes);
 }
 
 #ifdef NARROWS_WORDS
@@ -380,6 +376,14 @@ inline void gemm(const Matrix& w, const Layout& at, const Activations& x, int ti
   }
 }
 
+// R rows, or as many as are left.
+template <int R, int W, int BITS, bool SPARSE, bool HALF, bool MIN, bool PAIRS, class... Rest>
+inline void gemv_of(int left, const Rest&... rest) {
+  if constexpr (R > 1)
+    if (left < R) return gemv_of<R - 1, W, BITS, SPARSE, HALF, MIN, PAIRS>(left, rest...);
+  gemv<R, W, BITS, SPARSE, HALF, MIN, PAIRS>(rest...);
+}
+
 // All rows against W tiles, few at a time.
 template <int W, int BITS, bool SPARSE, bool HALF, bool MIN, bool PAIRS>
 inline void from_registers(const Matrix& w, const Layout& at, const Activations& x, int tile, float* y, size_t ldy, float* acc) {
@@ -393,15 +397,7 @@ inline void from_registers(const Matrix& w, const Layout& at, const Activations&
     b.acc = acc;
     for (int r = 0; r < b.n; r += MOST) {
       float* out = y + (row + r) * ldy + tile * kLanes;
-      int left = b.n - r < MOST ? b.n - r : MOST;
-      if (left == 1)
-        gemv<1, W, BITS, SPARSE, HALF, MIN, PAIRS>(p, apart, pairs, at, w.format, b.from(r), 1, out, ldy, lanes);
-      else if (left == 2)
-        gemv<2, W, BITS, SPARSE, HALF, MIN, PAIRS>(p, apart, pairs, at, w.format, b.from(r), 2, out, ldy, lanes);
-      else if (left == 3)
-        gemv<3, W, BITS, SPARSE, HALF, MIN, PAIRS>(p, apart, pairs, at, w.format, b.from(r), 3, out, ldy, lanes);
-      else
-        gemv<MOST, W, BITS, SPARSE, HALF, MIN, PAIRS>(p, apart, pairs, at, w.format, b.from(r), left, out, ldy, lanes);
+      gemv_of<MOST, W, BITS, SPARSE, HALF, MIN, PAIRS>(b.n - r, p, apart, pairs, at, w.format, b.from(r), out, ldy, lanes);
     }
   }
 }

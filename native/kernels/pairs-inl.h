@@ -10,11 +10,10 @@ constexpr int kTiles = BITS == 8 ? 2 : 1;
 // The dot products d of R rows with the units of W tiles, at p and `apart` bytes from there on. Codes of 8 bits and activations meet as
 // words.
 template <int R, int W>
-inline void pairs_of_words(const uint8_t* p, size_t apart, const int8_t* high, const int8_t* low, const int (&row)[R],
-                           I (&d)[W][R]) {
+inline void pairs_of_words(const uint8_t* p, size_t apart, const int8_t* high, const int8_t* low, I (&d)[W][R]) {
   alignas(32) int16_t x[R][kUnit];
   for (int r = 0; r < R; r++) {
-    widen(high + row[r] * kUnit, low + row[r] * kUnit, x[r]);
+    widen(high + r * kUnit, low + r * kUnit, x[r]);
     for (int w = 0; w < W; w++) d[w][r] = zero_i();
   }
 #pragma GCC unroll 8
@@ -30,13 +29,12 @@ inline void pairs_of_words(const uint8_t* p, size_t apart, const int8_t* high, c
 
 // Codes of 4 bits meet the two bytes of activations apart.
 template <int R, int W>
-inline void pairs_of_bytes(const uint8_t* p, size_t apart, const int8_t* high, const int8_t* low, const int (&row)[R],
-                           I (&d)[W][R]) {
+inline void pairs_of_bytes(const uint8_t* p, size_t apart, const int8_t* high, const int8_t* low, I (&d)[W][R]) {
   alignas(32) uint8_t x[R][2][kUnit];
   P h[W][R], l[W][R], codes[W];
   for (int r = 0; r < R; r++) {
-    bias(high + row[r] * kUnit, x[r][0]);
-    bias(low + row[r] * kUnit, x[r][1]);
+    bias(high + r * kUnit, x[r][0]);
+    bias(low + r * kUnit, x[r][1]);
   }
   for (int w = 0; w < W; w++) {
     codes[w] = zero_p();
@@ -58,9 +56,9 @@ inline void pairs_of_bytes(const uint8_t* p, size_t apart, const int8_t* high, c
 }
 
 template <int BITS, int R, int W>
-inline void pairs(const uint8_t* p, size_t apart, const int8_t* high, const int8_t* low, const int (&row)[R], I (&d)[W][R]) {
+inline void pairs(const uint8_t* p, size_t apart, const int8_t* high, const int8_t* low, I (&d)[W][R]) {
   if constexpr (BITS == 4)
-    pairs_of_bytes(p, apart, high, low, row, d);
+    pairs_of_bytes(p, apart, high, low, d);
   else
-    pairs_of_words(p, apart, high, low, row, d);
+    pairs_of_words(p, apart, high, low, d);
 }
