@@ -23,6 +23,7 @@ Activations& ActivationBuffer::reserve(int rows, int cols) {
   size_t units = size_t(rows) * view.num_units();
   view.high = high_.reserve(units * kUnit);
   view.low = low_.reserve(units * kUnit);
+  view.words = words_.reserve(units * kUnit);
   view.scale = scale_.reserve(units);
   int32_t* sums = sums_.reserve(units * 3);
   float* values = values_.reserve(units * 3);

@@ -160,14 +160,14 @@ inline void put_codes(uint8_t* out, B quad, int offset) {
   store(out, B{_mm256_sub_epi16(_mm256_and_si256(quad.lo, even), o), _mm256_sub_epi16(_mm256_and_si256(quad.hi, even), o)});
   store(out + 64, B{_mm256_sub_epi16(_mm256_srli_epi16(quad.lo, 8), o), _mm256_sub_epi16(_mm256_srli_epi16(quad.hi, 8), o)});
 }
-// 256 * high + low of 32 columns, as the pairs (0, 2) of eight quads and then their pairs (1, 3).
+// 256 * high + low of 32 columns, of each quad the pair (0, 2) and then (1, 3).
 inline void join(const int8_t* high, const int8_t* low, int16_t* out) {
   __m256i h = _mm256_loadu_si256((const __m256i*)high), l = _mm256_loadu_si256((const __m256i*)low);
   __m256i even = _mm256_add_epi16(_mm256_slli_epi16(h, 8), _mm256_srai_epi16(_mm256_slli_epi16(l, 8), 8));
   __m256i odd = _mm256_add_epi16(_mm256_and_si256(h, _mm256_set1_epi16(short(0xff00))), _mm256_srai_epi16(l, 8));
-  _mm256_storeu_si256((__m256i*)out, even);
-  _mm256_storeu_si256((__m256i*)(out + 16), odd);
-  in_memory<64>(out);
+  __m256i first = _mm256_unpacklo_epi32(even, odd), second = _mm256_unpackhi_epi32(even, odd);
+  _mm256_storeu_si256((__m256i*)out, _mm256_permute2x128_si256(first, second, 0x20));
+  _mm256_storeu_si256((__m256i*)(out + 16), _mm256_permute2x128_si256(first, second, 0x31));
 }
 // acc[n] += sum over i < 2 of w[2n + i] * x[i], in words
 inline I dot_words(I acc, B w, const int16_t* x) {
@@ -199,22 +199,15 @@ inline __m256i columns(const uint8_t* picks, int quad) {
 }
 // Codes of 8 bits are words: .lo those of rows 0..3 and 8..11, .hi those of rows 4..7 and 12..15.
 inline I picked_words(const uint8_t* picks, int quad) {  // the shuffle that picks them out of a quad of words
-  __m256i at = columns(picks, quad), low = _mm256_add_epi8(at, at), high = _mm256_or_si256(low, _mm256_set1_epi8(1));
+  const __m256i places = _mm256_set1_epi32(0x06020400);  // bytes at which columns 0 to 3 lie
+  __m256i low = _mm256_shuffle_epi8(places, columns(picks, quad)), high = _mm256_or_si256(low, _mm256_set1_epi8(1));
   return {_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)};
 }
 inline B words(const uint8_t* p) {
   __m256i v = _mm256_loadu_si256((const __m256i*)p);
   return {_mm256_srai_epi16(_mm256_unpacklo_epi8(v, v), 8), _mm256_srai_epi16(_mm256_unpackhi_epi8(v, v), 8)};
 }
-inline I in_order(I a) { return {_mm256_permute2x128_si256(a.lo, a.hi, 0x20), _mm256_permute2x128_si256(a.lo, a.hi, 0x31)}; }
-inline void widen(const int8_t* high, const int8_t* low, int16_t* out) {  // 256 * high + low of 32 columns
-  for (int i = 0; i < 32; i += 16) {
-    __m256i h = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(high + i)));
-    __m256i l = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(low + i)));
-    _mm256_storeu_si256((__m256i*)(out + i), _mm256_add_epi16(_mm256_slli_epi16(h, 8), l));
-  }
-  in_memory<64>(out);
-}
+inline F in_order(F a) { return {_mm256_permute2f128_ps(a.lo, a.hi, 0x20), _mm256_permute2f128_ps(a.lo, a.hi, 0x31)}; }
 inline I dot_picked(I acc, B w, I picked, const int16_t* x) {  // acc[n] += w[2n] * x[i] + w[2n + 1] * x[j]
   int64_t quad;
   __builtin_memcpy(&quad, x, 8);
@@ -246,7 +239,7 @@ inline P dot_picked(P acc, P w, P picked, const uint8_t* x) {  // acc[n] += w[2n
 inline I unbias(P high, P low, P codes) {
   __m256i given = _mm256_slli_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), codes.v), 7);
   __m256i h = _mm256_sub_epi16(high.v, given), l = _mm256_sub_epi16(low.v, given), bytes = _mm256_set1_epi32(256 << 16 | 1);
-  return in_order({_mm256_madd_epi16(_mm256_unpacklo_epi16(l, h), bytes), _mm256_madd_epi16(_mm256_unpackhi_epi16(l, h), bytes)});
+  return {_mm256_madd_epi16(_mm256_unpacklo_epi16(l, h), bytes), _mm256_madd_epi16(_mm256_unpackhi_epi16(l, h), bytes)};
 }
 inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
 

@@ -40,7 +40,7 @@ NARROWS_INLINE void add_bytes(const Codes& c, const int8_t* high, const int8_t* 
 
 // The same as words, where bytes would fit once only.
 template <int J, int END, int V, int R, class Codes>
-NARROWS_INLINE void add_words(const Codes& c, const int16_t (&x)[R][kUnit], P (&d)[V][R]) {
+NARROWS_INLINE void add_words(const Codes& c, const int16_t* x, P (&d)[V][R]) {
   if constexpr (J < END) {
     P even[V], odd[V];
     for (int v = 0; v < V; v++) {
@@ -49,9 +49,9 @@ NARROWS_INLINE void add_words(const Codes& c, const int16_t (&x)[R][kUnit], P (&
       odd[v] = odd_words(q);
     }
     for (int r = 0; r < R; r++) {
-      P y = two_words(x[r] + 2 * J);
+      P y = two_words(x + r * kUnit + 4 * J);
       for (int v = 0; v < V; v++) d[v][r] = dot_words(d[v][r], even[v], y);
-      y = two_words(x[r] + 16 + 2 * J);
+      y = two_words(x + r * kUnit + 4 * J + 2);
       for (int v = 0; v < V; v++) d[v][r] = dot_words(d[v][r], odd[v], y);
     }
     add_words<J + 1, END>(c, x, d);
@@ -59,26 +59,21 @@ NARROWS_INLINE void add_words(const Codes& c, const int16_t (&x)[R][kUnit], P (&
 }
 
 template <int BITS, int H, int V, int R, class Codes>
-NARROWS_INLINE void add_halves(const Codes& c, const int8_t* high, const int8_t* low, const int16_t (&x)[R][kUnit],
-                               P (&d)[H][V][R]) {
+NARROWS_INLINE void add_halves(const Codes& c, Integers x, P (&d)[H][V][R]) {
   if constexpr (BITS < 8) {
     constexpr int FIT = BITS <= 4 ? 8 : BITS == 5 ? 4 : 2;  // 2 * 128 * (2^BITS - 1) * FIT < 2^15
     P h[V][R], l[V][R];
-    add_bytes<FIT, 0, 0, 8 / H>(c, high, low, h, l, d[0]);
-    if constexpr (H == 2) add_bytes<FIT, 4, 4, 8>(c, high, low, h, l, d[1]);
+    add_bytes<FIT, 0, 0, 8 / H>(c, x.high, x.low, h, l, d[0]);
+    if constexpr (H == 2) add_bytes<FIT, 4, 4, 8>(c, x.high, x.low, h, l, d[1]);
   } else {
-    add_words<0, 8 / H>(c, x, d[0]);
-    if constexpr (H == 2) add_words<4, 8>(c, x, d[1]);
+    add_words<0, 8 / H>(c, x.words, d[0]);
+    if constexpr (H == 2) add_words<4, 8>(c, x.words, d[1]);
   }
 }
 
 template <int R, int BITS, bool SPARSE, int H>
-NARROWS_INLINE const uint8_t* add_products(const uint8_t* p, bool in_pairs, const int8_t* high, const int8_t* low,
-                                           I (&d)[H][1][R]) {
+NARROWS_INLINE const uint8_t* add_products(const uint8_t* p, bool in_pairs, Integers x, I (&d)[H][1][R]) {
   constexpr int V = R <= (BITS < 8 ? 2 : 4) ? 2 : 1;
-  alignas(32) int16_t x[R][kUnit];
-  if constexpr (BITS == 8)
-    for (int r = 0; r < R; r++) join(high + r * kUnit, low + r * kUnit, x[r]);
   alignas(64) uint8_t codes[512];
   const uint8_t* end = p + 64 * BITS;
   if constexpr (SPARSE) {
@@ -94,9 +89,9 @@ NARROWS_INLINE const uint8_t* add_products(const uint8_t* p, bool in_pairs, cons
         for (int r = 0; r < R; r++) part[h][v][r] = half_of(d[h][0][r], half + v);
     reload();
     if constexpr (SPARSE)
-      add_halves<BITS>(Unpacked{codes + 32 * half}, high, low, x, part);
+      add_halves<BITS>(Unpacked{codes + 32 * half}, x, part);
     else
-      add_halves<BITS>(Packed<BITS>{p + 32 * half}, high, low, x, part);
+      add_halves<BITS>(Packed<BITS>{p + 32 * half}, x, part);
     for (int h = 0; h < H; h++)
       for (int v = 0; v < V; v++)
         for (int r = 0; r < R; r++) set_half(d[h][0][r], half + v, part[h][v][r]);

@@ -158,10 +158,17 @@ inline I start(const int32_t* sums, int bits) {
   return shift_left(set1(*sums), bits - 1);
 }
 
+// Activations as integers, from a row and unit on (Activations).
+struct Integers {
+  const int8_t *high, *low;
+  const int16_t* words;
+  Integers operator+(size_t rows) const { return {high + rows * kUnit, low + rows * kUnit, words + rows * kUnit}; }
+};
+
 // What a block of rows needs besides the weights. The pointers are at its first row in the first unit at hand, n rows to a unit (and
 // to a half, for sums); acc [tile][row][16] lie `apart` floats from tile to tile; `ahead` is what to fetch meanwhile, or null.
 struct Block {
-  const int8_t *high, *low;
+  Integers x;
   const float* xs;
   Activations::Sums sums;
   int n;
@@ -176,11 +183,10 @@ struct Block {
     size_t at = size_t(row) * x.num_units() + size_t(unit) * n;
     const Activations::Sums& s = HALF ? x.half : x.unit;
     size_t i = HALF ? 2 * at : at;
-    return {x.high + at * kUnit, x.low + at * kUnit, x.scale + at, {s.sums + i, s.values + i}, n, nullptr, 0, nullptr};
+    return {Integers{x.high, x.low, x.words} + at, x.scale + at, {s.sums + i, s.values + i}, n, nullptr, 0, nullptr};
   }
   Block from(int r) const {
-    return {high + r * kUnit,   low + r * kUnit, xs + r, {sums.sums + r, sums.values + r}, n, acc + r * kLanes, apart,
-            r ? nullptr : ahead};
+    return {x + r, xs + r, {sums.sums + r, sums.values + r}, n, acc + r * kLanes, apart, r ? nullptr : ahead};
   }
 };
 
@@ -189,7 +195,7 @@ struct Block {
 #include "kernels/halves-inl.h"
 #else
 template <int R, int BITS, bool SPARSE, int H>
-inline const uint8_t* add_products(const uint8_t* p, bool in_pairs, const int8_t* high, const int8_t* low, I (&d)[H][1][R]) {
+inline const uint8_t* add_products(const uint8_t* p, bool in_pairs, Integers x, I (&d)[H][1][R]) {
   B q[8];
   const uint8_t* end = unpack<BITS, SPARSE>(p, in_pairs, q);
   for (int h = 0; h < H; h++) {
@@ -198,8 +204,8 @@ inline const uint8_t* add_products(const uint8_t* p, bool in_pairs, const int8_t
 #pragma GCC unroll 8
     for (int j = 8 / H * h; j < 8 / H * (h + 1); j++)
       for (int r = 0; r < R; r++) {
-        d1[r] = dot<BITS>(d1[r], q[j], high + r * kUnit + 4 * j);
-        d[h][0][r] = dot<BITS>(d[h][0][r], q[j], low + r * kUnit + 4 * j);
+        d1[r] = dot<BITS>(d1[r], q[j], x.high + r * kUnit + 4 * j);
+        d[h][0][r] = dot<BITS>(d[h][0][r], q[j], x.low + r * kUnit + 4 * j);
       }
     for (int r = 0; r < R; r++) d[h][0][r] = shift_left(d1[r], 8) + d[h][0][r];
   }
@@ -215,37 +221,39 @@ constexpr bool kPairs = false;
 template <int BITS>
 constexpr int kTiles = 1;
 template <int BITS, int R, int W>
-void pairs(const uint8_t* p, size_t apart, const int8_t* high, const int8_t* low, I (&d)[W][R]);
+void pairs(const uint8_t* p, size_t apart, Integers x, I (&d)[W][R]);
+F in_order(F lanes);
 #endif
 
 // Few rows: codes go from memory through registers into the dot products of R rows. PAIRS: of every four weights two are kept, and the
-// others are not made up for; W tiles that lie `apart` share what rows need.
+// others are not made up for; W tiles that lie `apart` share what rows need. Not inlined, lest its callers' needs spill its registers.
 template <int R, int W, int BITS, bool SPARSE, bool HALF, bool MIN, bool PAIRS>
-inline void gemv(const uint8_t* tile, size_t apart, bool in_pairs, const Layout& at, const Format& f, const Block& b, float* y,
-                 size_t ldy, int lanes) {
+[[gnu::noinline]] void gemv(const uint8_t* tile, size_t apart, bool in_pairs, const Layout& at, const Format& f, const Block& b,
+                            float* y, size_t ldy, int lanes) {
   F acc[W][R];
   for (int r = 0; r < R; r++)
     for (int w = 0; w < W; w++) acc[w][r] = zero_f();
   constexpr int H = HALF ? 2 : 1;
   each_unit(tile, at, f, 0, at.num_units, [&](int u, int v, Scales s, const uint8_t* p) {
-    const int8_t *high = b.high + size_t(u) * b.n * kUnit, *low = b.low + size_t(u) * b.n * kUnit;
+    const Integers x = b.x + size_t(u) * b.n;
     const float* xs = b.xs + size_t(u) * b.n;
     size_t i = size_t(u) * H * b.n;
     I d[H][W][R];
     const uint8_t* end;
     if constexpr (PAIRS) {
-      pairs<BITS>(p, apart, high, low, d[0]);
+      pairs<BITS>(p, apart, x, d[0]);
       end = p + 64 + 32 * BITS;
     } else {
       for (int h = 0; h < H; h++)
         for (int r = 0; r < R; r++) d[h][0][r] = start<MIN>(b.sums.sums + i + h * b.n + r, BITS);
-      end = add_products<R, BITS, SPARSE>(p, in_pairs, high, low, d);
+      end = add_products<R, BITS, SPARSE>(p, in_pairs, x, d);
     }
     for (int w = 1; w < W; w++)
       for (const uint8_t* ahead = v ? p : s.header; ahead < end; ahead += 64) prefetch(ahead + w * apart + kAhead);
     for (int h = 0; h < H; h++) {
       for (int w = 0; w < W; w++) {
         F ws = Scales{s.header + w * apart, at, f}.scale(s.group(v, h));
+        if constexpr (PAIRS) ws = in_order(ws);
         for (int r = 0; r < R; r++) acc[w][r] = fma(ws * set1(xs[r]), to_f(d[h][w][r]), acc[w][r]);
       }
       if constexpr (MIN) {
@@ -256,7 +264,10 @@ inline void gemv(const uint8_t* tile, size_t apart, bool in_pairs, const Layout&
     return end;
   });
   for (int w = 0; w < W; w++)
-    for (int r = 0; r < R; r++) store_part(y + r * ldy + w * kLanes, acc[w][r], w + 1 < W ? kLanes : lanes);
+    for (int r = 0; r < R; r++) {
+      if constexpr (PAIRS) acc[w][r] = in_order(acc[w][r]);
+      store_part(y + r * ldy + w * kLanes, acc[w][r], w + 1 < W ? kLanes : lanes);
+    }
 }
 
 #ifdef NARROWS_WORDS
@@ -298,7 +309,7 @@ inline void rows_by(const Stretch& w, int units, int bits, Block b) {
   for (int r = 0; r < R; r++)
     for (int i = 0; i < W; i++) a[r][i] = load(b.acc + i * b.apart + r * kLanes);
   constexpr int H = HALF ? 2 : 1;
-  for (int u = 0; u < units; u++, b.high += b.n * kUnit, b.low += b.n * kUnit, b.xs += b.n) {
+  for (int u = 0; u < units; u++, b.x = b.x + b.n, b.xs += b.n) {
     if (b.ahead)
       for (int i = 0; i < W * (bits + 1); i++, b.ahead += 64) prefetch(b.ahead);
     for (int h = 0; h < H; h++, b.sums.sums += b.n, b.sums.values += b.n) {
@@ -314,8 +325,8 @@ inline void rows_by(const Stretch& w, int units, int bits, Block b) {
         for (int i = 0; i < W; i++) codes[i] = load_b(w.codes[i] + u * 512 + h * 256 + 64 * j);
         for (int r = 0; r < R; r++)
           for (int i = 0; i < W; i++) {
-            d1[r][i] = dot<WIDE ? 8 : 7>(d1[r][i], codes[i], b.high + r * kUnit + h * 16 + 4 * j);
-            d0[r][i] = dot<WIDE ? 8 : 7>(d0[r][i], codes[i], b.low + r * kUnit + h * 16 + 4 * j);
+            d1[r][i] = dot<WIDE ? 8 : 7>(d1[r][i], codes[i], b.x.high + r * kUnit + h * 16 + 4 * j);
+            d0[r][i] = dot<WIDE ? 8 : 7>(d0[r][i], codes[i], b.x.low + r * kUnit + h * 16 + 4 * j);
           }
       }
       for (int i = 0; i < W; i++) {
@@ -391,7 +402,7 @@ inline void from_registers(const Matrix& w, const Layout& at, const Activations&
   const size_t apart = W > 1 ? w.tile(at, tile + 1) - p : 0;
   const bool pairs = SPARSE && w.in_pairs(tile);
   const int last = w.rows - (tile + W - 1) * kLanes, lanes = last < kLanes ? last : kLanes;
-  constexpr int MOST = W > 1 ? 2 : 4;
+  constexpr int MOST = W > 1 ? 2 : PAIRS && BITS == 8 ? 8 : 4;  // at a time; those of pairs_of_words share what they unpack
   for (int row = 0; row < x.rows; row += kRows) {
     Block b = Block::of<HALF>(x, row, 0);
     b.acc = acc;

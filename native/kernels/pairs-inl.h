@@ -7,34 +7,54 @@ constexpr bool kPairs = BITS == 8 || BITS == 4;
 template <int BITS>
 constexpr int kTiles = BITS == 8 ? 2 : 1;
 
-// The dot products d of R rows with the units of W tiles, at p and `apart` bytes from there on. Codes of 8 bits and activations meet as
-// words.
-template <int R, int W>
-inline void pairs_of_words(const uint8_t* p, size_t apart, const int8_t* high, const int8_t* low, I (&d)[W][R]) {
-  alignas(32) int16_t x[R][kUnit];
-  for (int r = 0; r < R; r++) {
-    widen(high + r * kUnit, low + r * kUnit, x[r]);
-    for (int w = 0; w < W; w++) d[w][r] = zero_i();
-  }
+// N of the rows, from FROM on, with a unit that was unpacked.
+template <int FROM, int N, int R>
+NARROWS_INLINE void add_picked(const I (&picked)[8], const B (&c)[8], const int16_t* x, I (&d)[R]) {
+  I sums[N];
+  for (int r = 0; r < N; r++) sums[r] = zero_i();
 #pragma GCC unroll 8
   for (int j = 0; j < 8; j++)
-    for (int w = 0; w < W; w++) {
-      I picked = picked_words(p + w * apart, j);
-      B c = words(p + w * apart + 64 + 32 * j);
-      for (int r = 0; r < R; r++) d[w][r] = dot_picked(d[w][r], c, picked, x[r] + 4 * j);
+    for (int r = 0; r < N; r++) sums[r] = dot_picked(sums[r], c[j], picked[j], x + (FROM + r) * kUnit + 4 * j);
+  for (int r = 0; r < N; r++) d[FROM + r] = sums[r];
+}
+
+// The dot products d of R rows with the units of W tiles, at p and `apart` bytes from there on, their lanes not yet in_order. Codes of
+// 8 bits and activations meet as words. The sums of more than four rows do not fit the registers: such a unit is unpacked once for two
+// passes.
+template <int R, int W>
+inline void pairs_of_words(const uint8_t* p, size_t apart, const int16_t* x, I (&d)[W][R]) {
+  if constexpr (R > 4) {
+    static_assert(W == 1);
+    I picked[8];
+    B c[8];
+    for (int j = 0; j < 8; j++) {
+      picked[j] = picked_words(p, j);
+      c[j] = words(p + 64 + 32 * j);
     }
-  for (int w = 0; w < W; w++)
-    for (int r = 0; r < R; r++) d[w][r] = in_order(d[w][r]);
+    reload();
+    add_picked<0, 4>(picked, c, x, d[0]);
+    add_picked<4, R - 4>(picked, c, x, d[0]);
+  } else {
+    for (int w = 0; w < W; w++)
+      for (int r = 0; r < R; r++) d[w][r] = zero_i();
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; j++)
+      for (int w = 0; w < W; w++) {
+        I picked = picked_words(p + w * apart, j);
+        B c = words(p + w * apart + 64 + 32 * j);
+        for (int r = 0; r < R; r++) d[w][r] = dot_picked(d[w][r], c, picked, x + r * kUnit + 4 * j);
+      }
+  }
 }
 
 // Codes of 4 bits meet the two bytes of activations apart.
 template <int R, int W>
-inline void pairs_of_bytes(const uint8_t* p, size_t apart, const int8_t* high, const int8_t* low, I (&d)[W][R]) {
+inline void pairs_of_bytes(const uint8_t* p, size_t apart, Integers in, I (&d)[W][R]) {
   alignas(32) uint8_t x[R][2][kUnit];
   P h[W][R], l[W][R], codes[W];
   for (int r = 0; r < R; r++) {
-    bias(high + r * kUnit, x[r][0]);
-    bias(low + r * kUnit, x[r][1]);
+    bias(in.high + r * kUnit, x[r][0]);
+    bias(in.low + r * kUnit, x[r][1]);
   }
   for (int w = 0; w < W; w++) {
     codes[w] = zero_p();
@@ -56,9 +76,9 @@ inline void pairs_of_bytes(const uint8_t* p, size_t apart, const int8_t* high, c
 }
 
 template <int BITS, int R, int W>
-inline void pairs(const uint8_t* p, size_t apart, const int8_t* high, const int8_t* low, I (&d)[W][R]) {
+inline void pairs(const uint8_t* p, size_t apart, Integers x, I (&d)[W][R]) {
   if constexpr (BITS == 4)
-    pairs_of_bytes(p, apart, high, low, d);
+    pairs_of_bytes(p, apart, x, d);
   else
-    pairs_of_words(p, apart, high, low, d);
+    pairs_of_words(p, apart, x.words, d);
 }

@@ -98,6 +98,9 @@ void quantize(const float* x, int t, const Activations& out) {
       out.half.sums[i] = -sums[h];
       out.half.values[i] = scale * float(sums[h]);
     }
+#ifdef NARROWS_WORDS
+    join(out.high + at * kUnit, out.low + at * kUnit, out.words + at * kUnit);
+#endif
     out.scale[at] = scale;
     out.unit.sums[at] = -(sums[0] + sums[1]);
     out.unit.values[at] = scale * float(sums[0] + sums[1]);

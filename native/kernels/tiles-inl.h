@@ -31,10 +31,10 @@ inline void block(const Stretch& w, int units, int bits, const Block& b) {
       int flight = groups - g < 2 ? 1 : 2;
       auto codes = [&](int f) { return w.codes[i] + (g + f) * (512 / H); };
       auto at = [&](int f) { return (g + f) / H * b.n * kUnit + (g + f) % H * 16; };
-      tile_unit<0>(codes(0), b.high + at(0), high[0]);
-      if (flight > 1) tile_unit<1>(codes(1), b.high + at(1), high[1]);
-      tile_unit<2>(codes(0), b.low + at(0), low[0]);
-      if (flight > 1) tile_unit<3>(codes(1), b.low + at(1), low[1]);
+      tile_unit<0>(codes(0), b.x.high + at(0), high[0]);
+      if (flight > 1) tile_unit<1>(codes(1), b.x.high + at(1), high[1]);
+      tile_unit<2>(codes(0), b.x.low + at(0), low[0]);
+      if (flight > 1) tile_unit<3>(codes(1), b.x.low + at(1), low[1]);
       for (int r = 0; r < b.n; r++) {
         float* acc = b.acc + i * b.apart + r * kLanes;
         F a = load(acc);

@@ -1,22 +1,21 @@
 // A block of rows against a stretch, in words: where no instruction multiplies unsigned by signed bytes into 32 bits, one that
 // multiplies words costs half of two that multiply bytes. The codes are signed already, so that sums start from zero.
 
-// R rows, joined in x [R][kDepth][32], against one tile.
+// R rows, whose words x are [unit][n][32], against one tile.
 template <int R, bool HALF, bool MIN>
 inline void words_by(const uint8_t* codes, const float* scale, const float* minimum, int units, const int16_t* x, const float* xs,
                      const float* values, int n, float* acc) {
   constexpr int H = HALF ? 2 : 1;
   F a[R];
   for (int r = 0; r < R; r++) a[r] = load(acc + r * kLanes);
-  for (int u = 0; u < units; u++, xs += n, x += kUnit)
+  for (int u = 0; u < units; u++, xs += n, x += n * kUnit)
     for (int h = 0; h < H; h++, values += n, scale += kLanes, minimum += kLanes) {
       I d[R];
       for (int r = 0; r < R; r++) d[r] = zero_i();
 #pragma GCC unroll 16
       for (int p = 0; p < 16 / H; p++, codes += 64) {
         B w = load_b(codes);
-        int pair = p % 2 * 16 + (h * 4 + p / 2) * 2;
-        for (int r = 0; r < R; r++) d[r] = dot_words(d[r], w, x + r * kDepth * kUnit + pair);
+        for (int r = 0; r < R; r++) d[r] = dot_words(d[r], w, x + r * kUnit + h * 16 + 2 * p);
       }
       F s = load(scale);
       for (int r = 0; r < R; r++) a[r] = fma(s * set1(xs[r]), to_f(d[r]), a[r]);
@@ -30,15 +29,11 @@ inline void words_by(const uint8_t* codes, const float* scale, const float* mini
 
 template <int R, int W, bool HALF, bool MIN>
 inline void words(const Stretch& w, int units, int bits, const Block& b) {
-  alignas(64) int16_t x[R * kDepth * kUnit];
   const uint8_t* ahead = b.ahead;
-  for (int u = 0; u < units; u++) {
-    for (int r = 0; r < R; r++) join(b.high + (u * b.n + r) * kUnit, b.low + (u * b.n + r) * kUnit, x + (r * kDepth + u) * kUnit);
-    if (ahead)
-      for (int i = 0; i < W * (bits + 1); i++, ahead += 64) prefetch(ahead);
-  }
+  if (ahead)
+    for (int i = 0; i < units * W * (bits + 1); i++, ahead += 64) prefetch(ahead);
   for (int i = 0; i < W; i++)
-    words_by<R, HALF, MIN>(w.codes[i], w.scale[i], w.minimum[i], units, x, b.xs, b.sums.values, b.n, b.acc + i * b.apart);
+    words_by<R, HALF, MIN>(w.codes[i], w.scale[i], w.minimum[i], units, b.x.words, b.xs, b.sums.values, b.n, b.acc + i * b.apart);
 }
 
 template <int W, bool WIDE, bool HALF, bool MIN>

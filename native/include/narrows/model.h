@@ -84,6 +84,7 @@ class ActivationBuffer {
 
  private:
   Buffer<int8_t> high_, low_;
+  Buffer<int16_t> words_;
   Buffer<float> scale_, values_;
   Buffer<int32_t> sums_;
 };
