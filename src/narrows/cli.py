@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from contextlib import closing
 from dataclasses import asdict
@@ -260,8 +261,14 @@ def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
+def _leave(number: int, _frame: object) -> None:
+    """On a signal that asks to end: as an exception, so that children are stopped and files put away."""
+    raise SystemExit(128 + number)
+
+
 def main() -> None:
     """Runs the command line. What a user can get wrong is one line on stderr and exit code 2."""
+    signal.signal(signal.SIGTERM, _leave)
     try:
         app()
     except (ValueError, OSError) as error:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -41,6 +42,23 @@ def keep(path: Path, write: Callable[[BinaryIO], object]) -> None:
             raise
     except OSError as error:
         log.info("%s is not kept for later runs: %s", Path(path.parent.name, path.name), error)
+
+
+@contextmanager
+def alone_in(path: Path) -> Iterator[None]:
+    """No other process is in this file or folder meanwhile, where the file system can tell. Raises BlockingIOError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise BlockingIOError(f"{path} is in use by another command: wait for it, or stop it") from None
+    except OSError:
+        log.info("%s cannot be locked", path)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _sweep(folder: Path) -> None:

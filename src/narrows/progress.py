@@ -6,15 +6,37 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
+from .machine import alone_in
+
 EVERY = 60.0  # seconds between lines
+INTERRUPTED = 130
 
 
 class Advance(Protocol):
     """Called with how much more is done."""
 
     def __call__(self, done: int = 1, /) -> None: ...
+
+
+@contextmanager
+def resumable(work: Path) -> Iterator[None]:
+    """Work that is kept there, one command's at a time: who stops it, by Ctrl-C or SIGTERM, is told how to go on.
+
+    Raises BlockingIOError while another command is at it.
+    """
+    import typer
+
+    if not work.exists():
+        work.mkdir(parents=True)
+    try:
+        with alone_in(work):
+            yield
+    except (KeyboardInterrupt, SystemExit) as stop:
+        typer.echo(f"\nstopped; the same command goes on from {work}", err=True)
+        raise SystemExit(stop.code if isinstance(stop, SystemExit) else INTERRUPTED) from None
 
 
 @contextmanager

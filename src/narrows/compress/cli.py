@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from narrows.progress import Advance, bar
+from narrows.progress import Advance, bar, resumable
 
 if TYPE_CHECKING:
     from narrows import LLM
     from narrows.compress.sequences import Calibration
 
-INTERRUPTED = 130
 PROMPTS = 'Prompts, one a line, or .jsonl with "prompt", "turns", "question" or "text"'  # what --prompts takes
 MOST_MEMORY = 8 << 30  # unless asked for
 
@@ -127,12 +126,9 @@ def compress(
     where = out or hub.models_dir() / named
     if where.exists():
         raise ValueError(f"{where} exists already: remove it, or choose another --out")
-    work = where.with_name(where.name + ".partial")
-    try:
-        info = Compression(LLM(path, num_threads=threads), model, where, recipe, room, stage, inputs).run()
-    except KeyboardInterrupt:
-        typer.echo(f"\nstopped; the same command goes on from {work}", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+    work = Compression(LLM(path, num_threads=threads), model, where, recipe, room, stage, inputs)
+    with resumable(work.work):
+        info = work.run()
     size = sum(f.stat().st_size for f in where.iterdir())
     if as_json:
         typer.echo(json.dumps({"path": str(where), "bytes": size, **info}, indent=2, allow_nan=False))

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from narrows.compress.cli import INTERRUPTED, PROMPTS, amount, stage
+from narrows.compress.cli import PROMPTS, amount, stage
+from narrows.progress import resumable
 
 app = typer.Typer(no_args_is_help=True, help="Train what makes a model faster.")
 
@@ -90,11 +91,8 @@ def head(
     llm = LLM(path, "draft=none", num_threads=threads)
     torch.set_num_threads(llm.num_threads)
     training = Training(llm, model, open_checkpoint(hub.parent(path)), where, texts, course, begin, stage)
-    try:
+    with resumable(training.work):
         info = training.run()
-    except KeyboardInterrupt:
-        typer.echo(f"\nstopped; the same command goes on from {training.work}", err=True)
-        raise typer.Exit(INTERRUPTED) from None
     drawn = draw(json.loads((where / CURVES).read_text()), f"{stem}, {info['tokens']:,} tokens", where / "training.png")
     size = sum(f.stat().st_size for f in where.glob("*.safetensors"))
     if as_json:

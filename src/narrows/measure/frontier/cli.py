@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-INTERRUPTED = 130
 EPILOG = (
     "Example: narrows frontier plan.toml --data data --out frontier.json --plot frontier.png\n\n"
     "A plan names a model, measures as for eval, and variants:\n\n"
@@ -44,21 +43,16 @@ def frontier(
     from narrows.measure.output import with_bar, write
     from narrows.measure.provenance import provenance
     from narrows.models.hub import resolve
+    from narrows.progress import resumable
 
     measure, _, name = metric.partition(" ")
     found = Plan.read(plan, data)
     path = resolve(found.model)
     options = ["--threads", str(threads)] if threads else []
     folder = work or plan.with_suffix(".work")
-    try:
-        rows = list(
-            with_bar(
-                run(found, folder, options, ["--data", str(data)] if data else []), len(found.variants), "variants"
-            )
-        )
-    except KeyboardInterrupt:
-        typer.echo(f"\nstopped; the same command goes on from {folder}", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+    made = run(found, folder, options, ["--data", str(data)] if data else [])
+    with resumable(folder):
+        rows = list(with_bar(made, len(found.variants), "variants"))
     drawn = points(rows, measure, name)
     if not drawn:
         known = dict.fromkeys(f"{m['measure']} {m['metric']}" for row in rows for m in row["metrics"])

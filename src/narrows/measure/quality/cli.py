@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import closing
 from dataclasses import fields, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from narrows.stack import Stack
 
 FAILED = 1  # exit code when a gate fails
-INTERRUPTED = 130
 
 
 def evaluate(
@@ -77,7 +77,7 @@ def evaluate(
     from narrows.measure.quality.runner import Journal, Subject, token_cost
     from narrows.measure.quality.runner import evaluate as run
     from narrows.models.hub import parent, resolve
-    from narrows.progress import bar
+    from narrows.progress import bar, resumable
 
     path = resolve(model)
     other_path = resolve(other_model) if other_model else parent(path)
@@ -95,20 +95,12 @@ def evaluate(
 
     journal = Journal(records or _partial(out, [str(path), str(other_path), str(parts), str(other_stack)]))
     results: list[dict[str, Any]] = []
-    try:
-        for result in run(
-            measures, candidate, reference, journal, data=data, limit=limit, optional=measure is None, track=bar
-        ):
+    measured = run(measures, candidate, reference, journal, data=data, limit=limit, optional=measure is None, track=bar)
+    with resumable(journal.path), closing(journal):
+        for result in measured:
             results.append(result)
             if "skipped" in result:
                 typer.echo(f"{result['measure']} skipped: {result['skipped']}", err=True)
-    except KeyboardInterrupt:
-        journal.close()
-        typer.echo(f"\nstopped; the same command goes on from {journal.path}", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    except BaseException:
-        journal.close()
-        raise
 
     done = [r for r in results if "skipped" not in r]
     metrics = [{"measure": r["measure"], **m} for r in done for m in r["metrics"]]
