@@ -24,6 +24,7 @@ Activations& ActivationBuffer::reserve(int rows, int cols) {
   view.high = high_.reserve(units * kUnit);
   view.low = low_.reserve(units * kUnit);
   view.words = words_.reserve(units * kUnit);
+  view.raised = raised_.reserve(units * kUnit * 2);
   view.scale = scale_.reserve(units);
   int32_t* sums = sums_.reserve(units * 3);
   float* values = values_.reserve(units * 3);

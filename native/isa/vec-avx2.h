@@ -142,11 +142,6 @@ inline __m256i now(__m256i sum) {
   asm("" : "+x"(sum));
   return sum;
 }
-// Has what was stored broadcast from there, not out of the registers that it is in.
-template <int BYTES>
-inline void in_memory(void* p) {
-  asm("" : "+m"(*(uint8_t (*)[BYTES])p));
-}
 inline void reload() { asm("" ::: "memory"); }  // what was read is not kept in registers
 inline __m256i broadcast(const void* p) {       // of 4 bytes
   int32_t x;
@@ -227,16 +222,15 @@ inline P nibbles(P w, bool upper) {  // signed
 }
 inline P picked_bytes(const uint8_t* picks, int quad) { return {columns(picks, quad)}; }
 inline P add_bytes(P a, P b) { return {_mm256_add_epi8(a.v, b.v)}; }
-inline void bias(const int8_t* x, uint8_t* out) {  // by 128, of 32 columns
+inline void raise(const int8_t* x, uint8_t* out) {  // by 128, of 32 columns
   _mm256_storeu_si256((__m256i*)out, _mm256_xor_si256(_mm256_loadu_si256((const __m256i*)x), _mm256_set1_epi8(-128)));
-  in_memory<32>(out);
 }
 inline P dot_picked(P acc, P w, P picked, const uint8_t* x) {  // acc[n] += w[2n] * x[i] + w[2n + 1] * x[j]
   __m256i v = _mm256_shuffle_epi8(broadcast(x), picked.v);
   return {now(_mm256_add_epi16(acc.v, _mm256_maddubs_epi16(v, w.v)))};
 }
 // 256 * high + low, each less 128 * (the codes of each row), which is what the 128 gave
-inline I unbias(P high, P low, P codes) {
+inline I lowered(P high, P low, P codes) {
   __m256i given = _mm256_slli_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), codes.v), 7);
   __m256i h = _mm256_sub_epi16(high.v, given), l = _mm256_sub_epi16(low.v, given), bytes = _mm256_set1_epi32(256 << 16 | 1);
   return {_mm256_madd_epi16(_mm256_unpacklo_epi16(l, h), bytes), _mm256_madd_epi16(_mm256_unpackhi_epi16(l, h), bytes)};

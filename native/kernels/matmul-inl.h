@@ -162,7 +162,10 @@ inline I start(const int32_t* sums, int bits) {
 struct Integers {
   const int8_t *high, *low;
   const int16_t* words;
-  Integers operator+(size_t rows) const { return {high + rows * kUnit, low + rows * kUnit, words + rows * kUnit}; }
+  const uint8_t* raised;
+  Integers operator+(size_t rows) const {
+    return {high + rows * kUnit, low + rows * kUnit, words + rows * kUnit, raised + 2 * rows * kUnit};
+  }
 };
 
 // What a block of rows needs besides the weights. The pointers are at its first row in the first unit at hand, n rows to a unit (and
@@ -183,7 +186,7 @@ struct Block {
     size_t at = size_t(row) * x.num_units() + size_t(unit) * n;
     const Activations::Sums& s = HALF ? x.half : x.unit;
     size_t i = HALF ? 2 * at : at;
-    return {Integers{x.high, x.low, x.words} + at, x.scale + at, {s.sums + i, s.values + i}, n, nullptr, 0, nullptr};
+    return {Integers{x.high, x.low, x.words, x.raised} + at, x.scale + at, {s.sums + i, s.values + i}, n, nullptr, 0, nullptr};
   }
   Block from(int r) const {
     return {x + r, xs + r, {sums.sums + r, sums.values + r}, n, acc + r * kLanes, apart, r ? nullptr : ahead};

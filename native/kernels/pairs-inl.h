@@ -49,13 +49,8 @@ inline void pairs_of_words(const uint8_t* p, size_t apart, const int16_t* x, I (
 
 // Codes of 4 bits meet the two bytes of activations apart.
 template <int R, int W>
-inline void pairs_of_bytes(const uint8_t* p, size_t apart, Integers in, I (&d)[W][R]) {
-  alignas(32) uint8_t x[R][2][kUnit];
+inline void pairs_of_bytes(const uint8_t* p, size_t apart, const uint8_t* x, I (&d)[W][R]) {
   P h[W][R], l[W][R], codes[W];
-  for (int r = 0; r < R; r++) {
-    bias(in.high + r * kUnit, x[r][0]);
-    bias(in.low + r * kUnit, x[r][1]);
-  }
   for (int w = 0; w < W; w++) {
     codes[w] = zero_p();
     for (int r = 0; r < R; r++) h[w][r] = l[w][r] = zero_p();
@@ -67,18 +62,18 @@ inline void pairs_of_bytes(const uint8_t* p, size_t apart, Integers in, I (&d)[W
       P picked = picked_bytes(unit, j), c = nibbles(load_p(unit + 64 + 32 * (j % 4)), j / 4);
       codes[w] = add_bytes(codes[w], c);
       for (int r = 0; r < R; r++) {
-        h[w][r] = dot_picked(h[w][r], c, picked, x[r][0] + 4 * j);
-        l[w][r] = dot_picked(l[w][r], c, picked, x[r][1] + 4 * j);
+        h[w][r] = dot_picked(h[w][r], c, picked, x + 2 * r * kUnit + 4 * j);
+        l[w][r] = dot_picked(l[w][r], c, picked, x + (2 * r + 1) * kUnit + 4 * j);
       }
     }
   for (int w = 0; w < W; w++)
-    for (int r = 0; r < R; r++) d[w][r] = unbias(h[w][r], l[w][r], codes[w]);
+    for (int r = 0; r < R; r++) d[w][r] = lowered(h[w][r], l[w][r], codes[w]);
 }
 
 template <int BITS, int R, int W>
 inline void pairs(const uint8_t* p, size_t apart, Integers x, I (&d)[W][R]) {
   if constexpr (BITS == 4)
-    pairs_of_bytes(p, apart, x, d);
+    pairs_of_bytes(p, apart, x.raised, d);
   else
     pairs_of_words(p, apart, x.words, d);
 }

@@ -101,6 +101,10 @@ void quantize(const float* x, int t, const Activations& out) {
 #ifdef NARROWS_WORDS
     join(out.high + at * kUnit, out.low + at * kUnit, out.words + at * kUnit);
 #endif
+#ifdef NARROWS_PAIRS
+    raise(out.high + at * kUnit, out.raised + 2 * at * kUnit);
+    raise(out.low + at * kUnit, out.raised + (2 * at + 1) * kUnit);
+#endif
     out.scale[at] = scale;
     out.unit.sums[at] = -(sums[0] + sums[1]);
     out.unit.values[at] = scale * float(sums[0] + sums[1]);

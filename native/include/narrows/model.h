@@ -85,6 +85,7 @@ class ActivationBuffer {
  private:
   Buffer<int8_t> high_, low_;
   Buffer<int16_t> words_;
+  Buffer<uint8_t> raised_;
   Buffer<float> scale_, values_;
   Buffer<int32_t> sums_;
 };

@@ -16,6 +16,7 @@ constexpr int kPart = 256;  // tokens in a partition of the context: the unit of
 // has n = min(16, T - 16b) rows and starts at entry 16b * num_units of each array:
 //   high, low [unit][n][32]   padding columns 0
 //   words     [unit][n][32]   256 * high + low, of each quad the columns (0, 2, 1, 3); only where a level multiplies words
+//   raised    [unit][n][2][32]  high, then low, plus 128; only where a level picks activations for sparse weights
 //   scale     [unit][n]       max|x| / (127 * 256)
 // and, because the codes of weights are unsigned, over the unit ([unit][n]) and over each half of it ([unit][2][n]):
 //   sums      minus the sum of the integers    (a symmetric format adds it offset times)
@@ -25,6 +26,7 @@ struct Activations {
   int rows = 0, cols = 0;
   int8_t *high = nullptr, *low = nullptr;
   int16_t* words = nullptr;
+  uint8_t* raised = nullptr;
   float* scale = nullptr;
   struct Sums {
     int32_t* sums = nullptr;
