@@ -27,15 +27,13 @@ def resumable(work: Path) -> Iterator[None]:
 
     Raises BlockingIOError while another command is at it.
     """
-    import typer
-
     if not work.exists():
         work.mkdir(parents=True)
     try:
         with alone_in(work):
             yield
     except (KeyboardInterrupt, SystemExit) as stop:
-        typer.echo(f"\nstopped; the same command goes on from {work}", err=True)
+        print(f"\nstopped; the same command goes on from {work}", file=sys.stderr, flush=True)
         raise SystemExit(stop.code if isinstance(stop, SystemExit) else INTERRUPTED) from None
 
 

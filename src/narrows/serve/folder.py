@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ..machine import alone_in
+
 PREFIX, LOCK = "narrows-", "lock"
 
 
@@ -31,10 +33,5 @@ def own_folder() -> Iterator[Path]:
 def _sweep(parent: Path) -> None:
     """A lock ends with the process that holds it, also where its number means nothing, as in another container."""
     for lock in parent.glob(f"{PREFIX}*/{LOCK}"):
-        with suppress(OSError):  # it is another user's, or in use
-            descriptor = os.open(lock, os.O_RDWR)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(lock.parent, ignore_errors=True)
-            finally:
-                os.close(descriptor)
+        with suppress(OSError), alone_in(lock):  # it is another user's, or in use
+            shutil.rmtree(lock.parent, ignore_errors=True)
