@@ -19,15 +19,15 @@ inline void store(float* p, F a) {
   _mm256_storeu_ps(p, a.lo);
   _mm256_storeu_ps(p + 8, a.hi);
 }
+inline __m256i lanes_below(int n) { return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)); }
 inline F load_part(const float* p, int n) {
-  float t[16] = {};
-  for (int i = 0; i < n; i++) t[i] = p[i];
-  return load(t);
+  if (n == 16) return load(p);
+  return {_mm256_maskload_ps(p, lanes_below(n)), _mm256_maskload_ps(p + 8, lanes_below(n - 8))};
 }
 inline void store_part(float* p, F a, int n) {
-  float t[16];
-  store(t, a);
-  for (int i = 0; i < n; i++) p[i] = t[i];
+  if (n == 16) return store(p, a);
+  _mm256_maskstore_ps(p, lanes_below(n), a.lo);
+  _mm256_maskstore_ps(p + 8, lanes_below(n - 8), a.hi);
 }
 inline __m256 widen_bf16(__m128i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)); }
 inline F load_bf16(const uint16_t* p) {
@@ -72,10 +72,9 @@ inline I load_i8(const int8_t* p) {
   return {_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)),
           _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8)))};
 }
-inline void store_i8(int8_t* p, I a) {
-  int32_t t[16];
-  store(t, a);
-  for (int i = 0; i < 16; i++) p[i] = int8_t(t[i]);
+inline __m256i narrow(I a, I b) {  // 32 signed bytes
+  __m256i v = _mm256_packs_epi16(_mm256_packs_epi32(a.lo, a.hi), _mm256_packs_epi32(b.lo, b.hi));
+  return _mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 inline F exp2_i(I n) {
   __m256i bias = _mm256_set1_epi32(127);
@@ -156,13 +155,21 @@ inline void put_codes(uint8_t* out, B quad, int offset) {
   store(out + 64, B{_mm256_sub_epi16(_mm256_srli_epi16(quad.lo, 8), o), _mm256_sub_epi16(_mm256_srli_epi16(quad.hi, 8), o)});
 }
 // 256 * high + low of 32 columns, of each quad the pair (0, 2) and then (1, 3).
-inline void join(const int8_t* high, const int8_t* low, int16_t* out) {
-  __m256i h = _mm256_loadu_si256((const __m256i*)high), l = _mm256_loadu_si256((const __m256i*)low);
+inline void join(__m256i h, __m256i l, int16_t* out) {
   __m256i even = _mm256_add_epi16(_mm256_slli_epi16(h, 8), _mm256_srai_epi16(_mm256_slli_epi16(l, 8), 8));
   __m256i odd = _mm256_add_epi16(_mm256_and_si256(h, _mm256_set1_epi16(short(0xff00))), _mm256_srai_epi16(l, 8));
   __m256i first = _mm256_unpacklo_epi32(even, odd), second = _mm256_unpackhi_epi32(even, odd);
   _mm256_storeu_si256((__m256i*)out, _mm256_permute2x128_si256(first, second, 0x20));
   _mm256_storeu_si256((__m256i*)(out + 16), _mm256_permute2x128_si256(first, second, 0x31));
+}
+// From registers: memory that was just written is read again only after a while.
+inline void put(const Activations& out, size_t at, const I (&high)[2], const I (&low)[2]) {
+  __m256i h = narrow(high[0], high[1]), l = narrow(low[0], low[1]), raise = _mm256_set1_epi8(-128);
+  _mm256_storeu_si256((__m256i*)(out.high + at * kUnit), h);
+  _mm256_storeu_si256((__m256i*)(out.low + at * kUnit), l);
+  join(h, l, out.words + at * kUnit);
+  _mm256_storeu_si256((__m256i*)(out.raised + 2 * at * kUnit), _mm256_xor_si256(h, raise));
+  _mm256_storeu_si256((__m256i*)(out.raised + (2 * at + 1) * kUnit), _mm256_xor_si256(l, raise));
 }
 // acc[n] += sum over i < 2 of w[2n + i] * x[i], in words
 inline I dot_words(I acc, B w, const int16_t* x) {
@@ -222,9 +229,6 @@ inline P nibbles(P w, bool upper) {  // signed
 }
 inline P picked_bytes(const uint8_t* picks, int quad) { return {columns(picks, quad)}; }
 inline P add_bytes(P a, P b) { return {_mm256_add_epi8(a.v, b.v)}; }
-inline void raise(const int8_t* x, uint8_t* out) {  // by 128, of 32 columns
-  _mm256_storeu_si256((__m256i*)out, _mm256_xor_si256(_mm256_loadu_si256((const __m256i*)x), _mm256_set1_epi8(-128)));
-}
 inline P dot_picked(P acc, P w, P picked, const uint8_t* x) {  // acc[n] += w[2n] * x[i] + w[2n + 1] * x[j]
   __m256i v = _mm256_shuffle_epi8(broadcast(x), picked.v);
   return {now(_mm256_add_epi16(acc.v, _mm256_maddubs_epi16(v, w.v)))};
@@ -239,25 +243,23 @@ inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0);
 
 // Sums in the order (i, i+8), (i, i+4), (i, i+2), (i, i+1) on every level.
 inline float reduce_add(F a) {
-  float t[16];
-  store(t, a);
-  for (int step = 8; step; step /= 2)
-    for (int i = 0; i < step; i++) t[i] += t[i + step];
-  return t[0];
+  __m256 b = _mm256_add_ps(a.lo, a.hi);
+  __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+  c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+  return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
 }
 inline float reduce_max(F a) {
-  float t[16];
-  store(t, a);
-  for (int step = 8; step; step /= 2)
-    for (int i = 0; i < step; i++) t[i] = t[i] > t[i + step] ? t[i] : t[i + step];
-  return t[0];
+  __m256 b = _mm256_max_ps(a.lo, a.hi);
+  __m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+  c = _mm_max_ps(c, _mm_movehl_ps(c, c));
+  return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
 }
 
 inline int32_t reduce_add(I a) {
-  int32_t t[16], sum = 0;
-  store(t, a);
-  for (int i = 0; i < 16; i++) sum += t[i];
-  return sum;
+  __m256i b = _mm256_add_epi32(a.lo, a.hi);
+  __m128i c = _mm_add_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+  c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
 }
 inline I shift_left(I a, int n) {
   __m128i count = _mm_cvtsi32_si128(n);

@@ -29,11 +29,13 @@ inline void store(float* p, F a) {
   for (int i = 0; i < 4; i++) vst1q_f32(p + 4 * i, a.v[i]);
 }
 inline F load_part(const float* p, int n) {
+  if (n == 16) return load(p);
   float t[16] = {};
   for (int i = 0; i < n; i++) t[i] = p[i];
   return load(t);
 }
 inline void store_part(float* p, F a, int n) {
+  if (n == 16) return store(p, a);
   float t[16];
   store(t, a);
   for (int i = 0; i < n; i++) p[i] = t[i];
@@ -174,19 +176,11 @@ inline void prefetch(const void* p) { __builtin_prefetch(p); }
 
 // Sums in the order (i, i+8), (i, i+4), (i, i+2), (i, i+1) on every level.
 inline float reduce_add(F a) {
-  float t[16];
-  store(t, a);
-  for (int step = 8; step; step /= 2)
-    for (int i = 0; i < step; i++) t[i] += t[i + step];
-  return t[0];
+  float32x4_t b = vaddq_f32(vaddq_f32(a.v[0], a.v[2]), vaddq_f32(a.v[1], a.v[3]));
+  float32x2_t c = vadd_f32(vget_low_f32(b), vget_high_f32(b));
+  return vget_lane_f32(c, 0) + vget_lane_f32(c, 1);
 }
-inline float reduce_max(F a) {
-  float t[16];
-  store(t, a);
-  for (int step = 8; step; step /= 2)
-    for (int i = 0; i < step; i++) t[i] = t[i] > t[i + step] ? t[i] : t[i + step];
-  return t[0];
-}
+inline float reduce_max(F a) { return vmaxvq_f32(vmaxq_f32(vmaxq_f32(a.v[0], a.v[1]), vmaxq_f32(a.v[2], a.v[3]))); }
 
 inline int32_t reduce_add(I a) { return vaddvq_s32(vaddq_s32(vaddq_s32(a.v[0], a.v[1]), vaddq_s32(a.v[2], a.v[3]))); }
 inline I shift_left(I a, int n) {

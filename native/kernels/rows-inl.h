@@ -74,7 +74,17 @@ void rope(float* x, const float* cos, const float* sin, int dim) {
   }
 }
 
-void quantize(const float* x, int t, const Activations& out) {
+#ifndef NARROWS_WORDS
+inline void put(const Activations& out, size_t at, const I (&high)[2], const I (&low)[2]) {
+  for (int h = 0; h < 2; h++) {
+    store_i8(out.high + at * kUnit + 16 * h, high[h]);
+    store_i8(out.low + at * kUnit + 16 * h, low[h]);
+  }
+}
+#endif
+
+void quantize(const float* x, int t, const Activations& into) {
+  const Activations out = into;  // bytes written may be anything of it, but not of a copy
   int b = t / kRows, r = t % kRows, n = out.block_rows(b), units = out.num_units();
   size_t first = size_t(b) * units * kRows;
   for (int u = 0; u < units; u++) {
@@ -87,24 +97,18 @@ void quantize(const float* x, int t, const Activations& out) {
     bool usable = top > 1e-30f && !lost;
     F inverse = set1(usable ? 127.0f * 256 / top : 0.0f);
     float scale = usable ? top / (127.0f * 256) : lost ? __builtin_nanf("") : 0.0f;
+    I high[2], low[2];
     int32_t sums[2];
     for (int h = 0; h < 2; h++) {
       I whole = usable ? round_i(v[h] * inverse) : zero_i();
-      I high = round_i(fma(to_f(whole), set1(1.0f / 256), set1(0.25f / 256)));  // a tie goes up: low is -128 to 127
-      store_i8(out.high + at * kUnit + 16 * h, high);
-      store_i8(out.low + at * kUnit + 16 * h, whole - shift_left(high, 8));
+      high[h] = round_i(fma(to_f(whole), set1(1.0f / 256), set1(0.25f / 256)));  // a tie goes up: low is -128 to 127
+      low[h] = whole - shift_left(high[h], 8);
       sums[h] = reduce_add(whole);
       size_t i = 2 * first + size_t(2 * u + h) * n + r;
       out.half.sums[i] = -sums[h];
       out.half.values[i] = scale * float(sums[h]);
     }
-#ifdef NARROWS_WORDS
-    join(out.high + at * kUnit, out.low + at * kUnit, out.words + at * kUnit);
-#endif
-#ifdef NARROWS_PAIRS
-    raise(out.high + at * kUnit, out.raised + 2 * at * kUnit);
-    raise(out.low + at * kUnit, out.raised + (2 * at + 1) * kUnit);
-#endif
+    put(out, at, high, low);
     out.scale[at] = scale;
     out.unit.sums[at] = -(sums[0] + sums[1]);
     out.unit.values[at] = scale * float(sums[0] + sums[1]);
