@@ -178,6 +178,9 @@ def draft(
     batch: Annotated[str, typer.Option(help="Prompts answered together, e.g. 1,8.")] = "1",
     threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="Threads (default: all cores).")] = None,
     stack: StackLine = "",
+    llamacpp: Annotated[
+        Path | None, typer.Option(help="Folder of llama-server, which then answers too, with the drafts that it has.")
+    ] = None,
     as_json: Json = False,
     out: Out = None,
     plot: Plot = None,
@@ -185,17 +188,20 @@ def draft(
     """Speed of decoding with drafts over that without, and how much of the drafts is kept."""
     batches = numbers(batch, "--batch", at_least=1)
     from narrows import LLM, SamplingParams
+    from narrows.machine import default_threads
     from narrows.measure import drafts as bench
     from narrows.measure.noise import NOISY_CORES, cores_of_others
+    from narrows.measure.peers.speculation import llama_servers
     from narrows.models.hub import resolve
 
     path = resolve(model)
+    peers = llama_servers(llamacpp, path, drafts, threads or default_threads()[0]) if llamacpp else {}
     params = SamplingParams(temperature=temperature, max_tokens=tokens, seed=0, ignore_eos=True)
 
     def load(name: str) -> LLM:
         return LLM(path, f"{stack} draft={name}", num_threads=threads)
 
-    rows, others = cores_of_others(lambda: list(bench.measure(load, drafts, prompts, samples, params, batches)))
+    rows, others = cores_of_others(lambda: list(bench.measure(load, drafts, prompts, samples, params, batches, peers)))
     facts = {"prompts": prompts.name if prompts else "openers", "tokens": tokens, "temperature": temperature}
     rows = [{**row, "others": others, "noisy": others > NOISY_CORES} for row in rows]
     result = _report("draft", rows, as_json, out, model=path, facts={**facts, "stack": stack})

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..compress.sequences import read_prompts
 from ..progress import bar
@@ -20,13 +21,50 @@ if TYPE_CHECKING:
 PLAIN = "none"
 
 
+class Answerer(Protocol):
+    """What answers prompts with a draft: a model here, or another engine."""
+
+    def answer(self, prompts: Sequence[list[int]], params: SamplingParams) -> tuple[list[list[int]], float]:
+        """The token ids of each answer, and the tokens/s after the first of all of them."""
+        ...
+
+    def figures(self) -> dict[str, Any]:
+        """What became of the drafts of all answers so far."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """Narrows itself."""
+
+    llm: LLM
+
+    def answer(self, prompts: Sequence[list[int]], params: SamplingParams) -> tuple[list[list[int]], float]:
+        answers = [answer.outputs[0] for answer in self.llm.generate(prompts, params)]
+        speeds = (answer.metrics.tokens_per_second or float("nan") for answer in answers)
+        return [answer.token_ids for answer in answers], sum(speeds)
+
+    def figures(self) -> dict[str, Any]:
+        ledger = self.llm.ledger
+        drafts = ledger.drafts.json()
+        return {
+            "acceptance_length": drafts["acceptance_length"] or 1.0,
+            "target_forwards_per_token": ledger.num_steps / ledger.num_output,
+            "drafted_tokens_per_token": ledger.drafts.num_drafted / ledger.num_output,
+            "draft_share": ledger.drafts.seconds / max(ledger.step_seconds, 1e-9),
+            "acceptance_by_position": drafts["acceptance_by_position"],
+            "undrafted_steps": drafts["undrafted_steps"],
+            "num_tokens": ledger.num_output,
+        }
+
+
 @dataclass(slots=True)
 class _Runs:
     """One draft's answers, a value for the prompts that were answered together."""
 
-    llm: LLM
+    of: Answerer
     speeds: list[float] = field(default_factory=list)  # tokens/s after the first of each answer
-    cpu: list[float] = field(default_factory=list)  # processor seconds of whole answers
+    cpu: list[float] = field(default_factory=list)  # processor seconds of whole answers, where they are ours
     tokens: list[list[int]] = field(default_factory=list)  # of every answer
 
 
@@ -43,47 +81,46 @@ def measure(
     count: int,
     params: SamplingParams,
     batches: Sequence[int] = (1,),
+    peers: Mapping[str, Callable[[int], AbstractContextManager[Answerer]]] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """For each number of prompts answered together a row of plain decoding and one of each draft.
+    """For each number of prompts answered together a row of plain decoding, one of each draft, one of each peer.
 
-    `load` gives a model with a draft, or with "none". Ratios are paired by prompts, as are the comparisons of tokens.
+    `load` gives a model with a draft, or with "none"; a peer is started for so many requests at once. Ratios are paired
+    by prompts, as are the comparisons of tokens; all are over our own plain decoding.
     """
     for batch in batches:
-        yield from _measure({draft: _Runs(load(draft)) for draft in (PLAIN, *drafts)}, path, count, params, batch)
+        with ExitStack() as running:
+            own = {draft: Own(load(draft)) for draft in (PLAIN, *drafts)}
+            prompts = choose_prompts(own[PLAIN].llm, path, count)
+            others = {name: running.enter_context(start(batch)) for name, start in (peers or {}).items()}
+            runs = {name: _Runs(system) for name, system in {**own, **others}.items()}
+            yield from _measure(runs, prompts, params, batch)
 
 
 def _measure(
-    runs: dict[str, _Runs], path: Path | None, count: int, params: SamplingParams, batch: int
+    runs: dict[str, _Runs], prompts: list[list[int]], params: SamplingParams, batch: int
 ) -> Iterator[dict[str, Any]]:
-    prompts = choose_prompts(runs[PLAIN].llm, path, count)
     with bar(f"{batch} together", -(-len(prompts) // batch), still=True) as advance:
         for i in range(0, len(prompts), batch):
             for run in runs.values():
                 began = time.process_time()
-                answers = [answer.outputs[0] for answer in run.llm.generate(prompts[i : i + batch], params)]
+                tokens, speed = run.of.answer(prompts[i : i + batch], params)
                 run.cpu.append(time.process_time() - began)
-                run.speeds.append(sum(answer.metrics.tokens_per_second or float("nan") for answer in answers))
-                run.tokens += [answer.token_ids for answer in answers]
+                run.speeds.append(speed)
+                run.tokens += tokens
             advance()
     plain = runs[PLAIN]
     for draft, run in runs.items():
-        figures = run.llm.ledger.drafts.json()
-        ledger = run.llm.ledger
+        ours = {"plain_cpu_ratio": _spread([a / b for a, b in zip(plain.cpu, run.cpu, strict=True)])}
         yield {
             "draft": draft,
             "batch": batch,
             "tokens_per_second": _spread(run.speeds),
             "plain_ratio": _spread([a / b for a, b in zip(run.speeds, plain.speeds, strict=True)]),
-            "plain_cpu_ratio": _spread([a / b for a, b in zip(plain.cpu, run.cpu, strict=True)]),
-            "acceptance_length": figures["acceptance_length"] or 1.0,
-            "target_forwards_per_token": ledger.num_steps / ledger.num_output,
-            "drafted_tokens_per_token": ledger.drafts.num_drafted / ledger.num_output,
-            "draft_share": ledger.drafts.seconds / max(ledger.step_seconds, 1e-9),
             "same": sum(a == b for a, b in zip(run.tokens, plain.tokens, strict=True)) / len(plain.tokens),
-            "acceptance_by_position": figures["acceptance_by_position"],
-            "undrafted_steps": figures["undrafted_steps"],
             "num_prompts": len(run.tokens),
-            "num_tokens": ledger.num_output,
+            **(ours if isinstance(run.of, Own) else {}),
+            **run.of.figures(),
         }
 
 

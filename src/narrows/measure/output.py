@@ -83,5 +83,5 @@ def print_table(title: str, rows: list[Row]) -> None:
     for heading, _ in shown.values():
         table.add_column(heading, justify="right", no_wrap=heading in ("stack", "tokens/s", "GB/s", "noise"))
     for row in rows:
-        table.add_row(*(text(row[name]) for name, (_, text) in shown.items()))
+        table.add_row(*(text(row[name]) if name in row else "" for name, (_, text) in shown.items()))
     Console(width=None if sys.stdout.isatty() else 100).print(table)  # a file or a pipe has no edge

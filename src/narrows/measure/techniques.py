@@ -70,11 +70,11 @@ def drafts(found: list[Result]) -> str:
                 f"`{row['draft']}`",
                 str(row["batch"]),
                 ratio(row["plain_ratio"]),
-                ratio(row["plain_cpu_ratio"]),
+                ratio(row["plain_cpu_ratio"]) if "plain_cpu_ratio" in row else "",  # known of Narrows alone
                 f"{row['acceptance_length']:.2f}",
                 f"{row['target_forwards_per_token']:.2f}",
                 f"{row['drafted_tokens_per_token']:.2f}",
-                f"{row['draft_share']:.0%}",
+                f"{row['draft_share']:.0%}" if "draft_share" in row else "",
                 f"{row['same']:.0%}",
             ]
             for row in result["rows"]
