@@ -18,6 +18,7 @@ from .reader import DraftReader
 from .types import TARGET, Draft, ForwardOutput, Request, StepPlan, Verdict
 
 STATE = "speculation"  # the last step in which a request drafted
+REST = 8  # steps from one in which nothing was to be drafted to the next that asks: only times change meanwhile
 PAUSE = 64  # steps without drafts after which readers are no longer in use
 
 
@@ -36,6 +37,7 @@ class Speculation:
     tools: Tools = field(default_factory=lambda: Tools({}))
     num_proposed: int = 0  # steps
     drafted: int = 0  # the last step in which drafts were made because they pay
+    resting: str = ""  # why nothing was to be drafted when that was last asked
     proposed: float = 0.0  # when
 
     def propose(
@@ -48,6 +50,11 @@ class Speculation:
             pool: the target's, of which drafts may take `spare` pages in all.
         """
         self.num_proposed += 1
+        if self.resting and self.num_proposed % REST:
+            for request in requests:
+                _note(self.resting, request, totals)
+            self.proposed = self.clock()
+            return [None] * len(requests)
         rooms = self._rooms(requests, ends, pool, spare)
         able = [request for request, room in zip(requests, rooms, strict=True) if room]
         paces = iter(self.pacer.pace(able, [room for room in rooms if room], self.costs) if able else ())
@@ -64,9 +71,8 @@ class Speculation:
         drafts = [next(proposed) if pace.num_tokens else None for pace in chosen]
         for request, pace, draft in zip(requests, chosen, drafts, strict=True):
             if draft is None:
-                for metrics in (totals, metrics_of(request)):
-                    reason = pace.reason or "nothing to propose"
-                    metrics.reasons[reason] = metrics.reasons.get(reason, 0) + 1
+                _note(pace.reason or "nothing to propose", request, totals)
+        self.resting = "" if asks else next((pace.reason for pace, room in zip(chosen, rooms, strict=True) if room), "")
         self.proposed = self.clock()
         if any(pace.is_try for pace in chosen):
             rows = np.array([len(requests), len(requests) + sum(draft is not None for draft in drafts)], np.int32)
@@ -118,6 +124,12 @@ class Speculation:
 
     def _num_bytes(self) -> int:
         return sum(reader.num_bytes for reader in self.readers.values())
+
+
+def _note(reason: str, request: Request, totals: DraftMetrics) -> None:
+    """Why a step of the request had no draft."""
+    for metrics in (totals, metrics_of(request)):
+        metrics.reasons[reason] = metrics.reasons.get(reason, 0) + 1
 
 
 def metrics_of(request: Request) -> DraftMetrics:

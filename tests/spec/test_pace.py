@@ -79,11 +79,11 @@ def test_large_batches_do_not_draft_where_rows_cost_their_share() -> None:
 
 
 def test_what_did_not_pay_is_tried_again_as_its_price_allows() -> None:
-    """Tries of half a step's time, in a tenth of all time: at most one in five steps, and in sixteen of a request."""
+    """Tries of half a step's time, in less than a tenth of all time: one in six steps, of whom waited longest."""
     pacer, both = Goodput(tries=0.1), requests(2)
     costs = GivenCosts(lambda rows: float(rows), 0, [0.1, 0.1], trial=0.5)
     tried: list[tuple[int, int]] = []
-    for step in range(1, 41):
+    for step in range(1, 21):
         costs.untried += 1
         paces = pacer.pace(both, [8, 8], costs)
         for i, pace in enumerate(paces):
@@ -91,7 +91,13 @@ def test_what_did_not_pay_is_tried_again_as_its_price_allows() -> None:
             if pace.is_try:
                 tried.append((step, i))
                 costs.untried = 0
-    assert tried == [(16, 0), (21, 1), (32, 0), (37, 1)]
+    assert tried == [(6, 0), (12, 1), (18, 0)]
+
+
+def test_no_time_for_tries_is_no_try_not_even_a_first_one() -> None:
+    pacer, some = Goodput(tries=0), requests(1)
+    costs = GivenCosts(lambda rows: float(rows), 0, [0.1], untried=100, trial=0)
+    assert [pacer.pace(some, [8], costs)[0].num_tokens for _ in range(20)] == [0] * 20
 
 
 def test_tries_that_are_never_paid_back_take_no_more_than_their_share() -> None:

@@ -18,8 +18,7 @@ from ..types import I32, Request
 from .base import Costs, Pace
 
 STATE = "pacers.goodput"
-LOOK = 8  # steps without a draft that pass before it is asked whether drafts would pay: only times change meanwhile
-FIRST_TRY = 16  # steps of a request
+PASSED_OVER = 2  # times, before a request is tried
 MARGIN = 0.03  # that drafts must promise beyond plain decoding: times are of a machine that does other things too
 UNPROFITABLE = "at this acceptance drafts cost more than they bring"
 
@@ -35,12 +34,11 @@ class Goodput:
 
     def pace(self, requests: Sequence[Request], limits: Sequence[int], costs: Costs) -> list[Pace]:
         idle = [request.state.get(STATE, 0) for request in requests]
-        look = any(n % LOOK == 0 for n in idle)
-        lengths = self._lengths(requests, limits, costs) if look else [0] * len(requests)
+        lengths = self._lengths(requests, limits, costs)
         idle = [0 if length else n + 1 for n, length in zip(idle, lengths, strict=True)]
         paces = [Pace(length, "" if length else UNPROFITABLE) for length in lengths]
         longest = max(range(len(idle)), key=idle.__getitem__)
-        if idle[longest] >= FIRST_TRY and self.tries * costs.untried >= costs.trial:
+        if idle[longest] >= PASSED_OVER and self.tries * costs.untried > costs.trial:
             paces[longest] = Pace(1, is_try=True)
             idle[longest] = 0
         for request, num_idle in zip(requests, idle, strict=True):
