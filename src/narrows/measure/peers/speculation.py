@@ -23,6 +23,7 @@ from ...drafters.ngram import NGram
 from ...models.hub import resolve
 from ...sampling import SamplingParams
 from ...stack import Stack
+from .systems import with_libraries
 
 START = 300.0  # seconds a server may take to load its models
 CONTEXT = 4096  # tokens of a request
@@ -71,7 +72,12 @@ def llama_server(program: Path, model: Path, options: Sequence[str], threads: in
         port = free.getsockname()[1]
     command = [program, "-m", model, "-t", threads, "-tb", threads, "-c", CONTEXT * batch, "-np", batch, "-fa", "off"]
     command += ["--host", "127.0.0.1", "--port", port, *options]
-    process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=with_libraries(program),
+    )
     words = _last_words(process)
     server = LlamaServer(f"http://127.0.0.1:{port}", batch)
     try:

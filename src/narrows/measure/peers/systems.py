@@ -77,10 +77,14 @@ def find_systems(setup: Setup) -> tuple[list[System], list[Row]]:
     return own + peers, skipped
 
 
+def with_libraries(program: Path) -> dict[str, str]:
+    """The environment in which a program finds the libraries beside it."""
+    return os.environ | {"LD_LIBRARY_PATH": f"{program.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
+
+
 def child(command: Sequence[str | Path], **environment: str) -> str:
     """What a process prints; it finds libraries beside its program. Raises RuntimeError with its last complaint."""
-    libraries = f"{Path(command[0]).parent}:{os.environ.get('LD_LIBRARY_PATH', '')}"
-    variables = os.environ | {"LD_LIBRARY_PATH": libraries} | environment
+    variables = with_libraries(Path(command[0])) | environment
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, env=variables)
     if done.returncode:
         complaint = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
