@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from narrows import LLM
 
 PLAIN = "none"
+ENOUGH, OTHER = 4, "other"  # prompts of a kind, for a figure of their own
 
 
 class Answerer(Protocol):
@@ -68,10 +71,21 @@ class _Runs:
     tokens: list[list[int]] = field(default_factory=list)  # of every answer
 
 
-def choose_prompts(llm: LLM, path: Path | None, count: int) -> list[list[int]]:
-    """`count` of a file's prompts, or of the openers, evenly spread."""
+def choose_prompts(llm: LLM, path: Path | None, count: int) -> tuple[list[list[int]], list[str]]:
+    """`count` of a file's prompts, or of the openers, evenly spread, and the kind of each: its "category", or ""."""
     prompts = read_prompts(llm, path)
-    return [prompts[i * len(prompts) // count] for i in range(min(count, len(prompts)))]
+    chosen = [i * len(prompts) // count for i in range(min(count, len(prompts)))]
+    kinds = [""] * len(prompts)
+    if path is not None and path.suffix == ".jsonl":
+        lines = path.expanduser().read_text(encoding="utf-8").splitlines()
+        kinds = [str(json.loads(line).get("category", "")) for line in lines if line.strip()]
+    return [prompts[i] for i in chosen], _some([kinds[i] for i in chosen])
+
+
+def _some(kinds: list[str]) -> list[str]:
+    """Kinds of which there are few stand together."""
+    counts = Counter(kinds)
+    return [kind if counts[kind] >= ENOUGH else OTHER for kind in kinds]
 
 
 def measure(
@@ -91,14 +105,14 @@ def measure(
     for batch in batches:
         with ExitStack() as running:
             own = {draft: Own(load(draft)) for draft in (PLAIN, *drafts)}
-            prompts = choose_prompts(own[PLAIN].llm, path, count)
+            prompts, kinds = choose_prompts(own[PLAIN].llm, path, count)
             others = {name: running.enter_context(start(batch)) for name, start in (peers or {}).items()}
             runs = {name: _Runs(system) for name, system in {**own, **others}.items()}
-            yield from _measure(runs, prompts, params, batch)
+            yield from _measure(runs, prompts, kinds if batch == 1 else [], params, batch)
 
 
 def _measure(
-    runs: dict[str, _Runs], prompts: list[list[int]], params: SamplingParams, batch: int
+    runs: dict[str, _Runs], prompts: list[list[int]], kinds: list[str], params: SamplingParams, batch: int
 ) -> Iterator[dict[str, Any]]:
     with bar(f"{batch} together", -(-len(prompts) // batch), still=True) as advance:
         for i in range(0, len(prompts), batch):
@@ -111,14 +125,19 @@ def _measure(
             advance()
     plain = runs[PLAIN]
     for draft, run in runs.items():
+        ratios = [a / b for a, b in zip(run.speeds, plain.speeds, strict=True)]
+        by_kind: dict[str, list[float]] = {}
+        for kind, value in zip(kinds, ratios, strict=False):
+            by_kind.setdefault(kind, []).append(value)
         ours = {"plain_cpu_ratio": _spread([a / b for a, b in zip(plain.cpu, run.cpu, strict=True)])}
         yield {
             "draft": draft,
             "batch": batch,
             "tokens_per_second": _spread(run.speeds),
-            "plain_ratio": _spread([a / b for a, b in zip(run.speeds, plain.speeds, strict=True)]),
+            "plain_ratio": _spread(ratios),
             "same": sum(a == b for a, b in zip(run.tokens, plain.tokens, strict=True)) / len(plain.tokens),
             "num_prompts": len(run.tokens),
+            **({"by_kind": {kind: _spread(some) for kind, some in by_kind.items()}} if len(by_kind) > 1 else {}),
             **(ours if isinstance(run.of, Own) else {}),
             **run.of.figures(),
         }

@@ -85,7 +85,18 @@ def drafts(found: list[Result]) -> str:
         heads = ["draft", "together", "speed over plain (range over prompts)", "by processor time", "kept a forward"]
         heads += ["forwards a token", "drafted a token", "time in drafting", "same answers"]
         text += _section(result, title, heads, rows, "Speed over plain decoding by draft")
+        text += _kinds(result["rows"])
     return text
+
+
+def _kinds(rows: list[dict[str, Any]]) -> str:
+    """Of drafts of one request at a time: the median of the ratios by kind of prompt."""
+    known = [row for row in rows if "by_kind" in row and row["draft"] != "none"]
+    if not known:
+        return ""
+    kinds = list(known[0]["by_kind"])
+    lines = [[f"`{row['draft']}`", *(f"{row['by_kind'][kind]['median']:.2f}x" for kind in kinds)] for row in known]
+    return f"\n{table(['by kind of prompt', *kinds], lines)}"
 
 
 def _section(result: Result, title: str, heads: list[str], rows: list[list[str]], picture: str = "") -> str:

@@ -1,0 +1,41 @@
+"""Speculation measured by kind of prompt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from narrows.cli import app
+from narrows.measure.techniques import drafts
+
+
+def test_ratios_are_given_by_kind_of_prompt_where_there_are_enough(tiny_path: Path, tmp_path: Path) -> None:
+    kinds = ["code"] * 4 + ["rare"] + ["qa"] * 5 + ["scarce"]
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "draft.json"
+    lines = [json.dumps({"category": kind, "turns": [f"a cab {i}"]}) for i, kind in enumerate(kinds)]
+    prompts.write_text("\n\n".join(lines))
+    options = ["--draft", "ngram", "--prompts", prompts, "--samples", 11, "--tokens", 4, "-t", 1, "--batch", "1,4"]
+    result = CliRunner().invoke(app, [str(word) for word in ("bench", "draft", tiny_path, *options, "--out", out)])
+    assert result.exit_code == 0, result.output
+    found = json.loads(out.read_text())
+    plain, drafted, *together = found["rows"]
+    assert list(drafted["by_kind"]) == ["code", "other", "qa"]
+    assert all(value["median"] == 1 for value in plain["by_kind"].values())
+    assert not any("by_kind" in row for row in together)
+    drafted["by_kind"] |= {"qa": {"median": 1.234, "min": 1.0, "max": 2.0}}
+    page = drafts([found | {"stem": "draft-x"}])
+    assert "| by kind of prompt | code | other | qa |" in page
+    assert "| 1.23x |\n" in page
+
+
+def test_prompts_without_kinds_have_no_such_figures(tiny_path: Path, tmp_path: Path) -> None:
+    prompts, out = tmp_path / "prompts.txt", tmp_path / "draft.json"
+    prompts.write_text("a\nb\nc\nd\n")
+    options = ["--draft", "ngram", "--prompts", prompts, "--tokens", 4, "-t", 1]
+    result = CliRunner().invoke(app, [str(word) for word in ("bench", "draft", tiny_path, *options, "--out", out)])
+    assert result.exit_code == 0, result.output
+    found = json.loads(out.read_text())
+    assert not any("by_kind" in row for row in found["rows"])
+    assert "by kind" not in drafts([found | {"stem": "draft-x"}])
