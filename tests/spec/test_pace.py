@@ -11,10 +11,10 @@ from fake_model import FakeModel, drain, expected, make_engine
 from scripted import Scripted
 
 from narrows.costs import FORGET, MeasuredCosts
-from narrows.pacers.base import Pace
+from narrows.pacers.base import Costs, Pace
 from narrows.pacers.goodput import UNPROFITABLE, Goodput
 from narrows.sampling import SamplingParams
-from narrows.speculation import Speculation
+from narrows.speculation import REST, Speculation
 from narrows.types import F64, I32, ForwardBatch, ForwardOutput, Request
 
 
@@ -238,6 +238,22 @@ def test_bad_guesses_cost_at_most_three_percent() -> None:
     _, share, reasons = speed(right=False, row=0.3, guess_seconds=0.1)
     assert share > 0.97
     assert reasons[UNPROFITABLE] > 350
+
+
+def test_while_nothing_is_drafted_the_pacer_is_asked_in_every_eighth_step() -> None:
+    asked: list[int] = []
+
+    class Never:
+        def pace(self, requests: Sequence[Request], limits: Sequence[int], costs: Costs) -> list[Pace]:
+            asked.append(len(requests))
+            return [Pace(0, "never")] * len(requests)
+
+    speculation = Speculation(Scripted(expected), Never())
+    engine = make_engine(speculation=speculation)
+    request = engine.add([1, 2, 3], SamplingParams(temperature=0, max_tokens=33))
+    drain(engine)
+    assert len(asked) == pytest.approx(speculation.num_proposed / REST, abs=2)
+    assert request.state["metrics"].drafts.reasons["never"] >= 30
 
 
 def test_good_guesses_that_cost_too_much_are_dropped() -> None:

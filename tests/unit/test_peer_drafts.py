@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from narrows import SamplingParams
 from narrows.cli import app
 from narrows.measure.peers.speculation import arguments, llama_server, llama_servers
+from narrows.measure.servers import StartError
 from narrows.stack import StackError
 
 # Answers with the last token of the prompt, again and again; with a draft two of three guesses are right.
@@ -85,7 +86,7 @@ def test_it_answers_the_same_prompts_in_turn(folder: Path, tiny_path: Path, tmp_
 def test_one_that_does_not_start_is_named_with_its_last_words(folder: Path, tiny_path: Path) -> None:
     options = ["-md", "absent.gguf"]
     with (
-        pytest.raises(RuntimeError, match="llama-server did not start: cannot load the draft model"),
+        pytest.raises(StartError, match="llama-server did not start: cannot load the draft model"),
         llama_server(folder / "llama-server", tiny_path, options, 1, 1),
     ):
         pass

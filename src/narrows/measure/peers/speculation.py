@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import time
-import urllib.error
 import urllib.request
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from ...drafters.model import DraftModel
@@ -23,9 +18,9 @@ from ...drafters.ngram import NGram
 from ...models.hub import resolve
 from ...sampling import SamplingParams
 from ...stack import Stack
+from ..servers import answers, running
 from .systems import with_libraries
 
-START = 300.0  # seconds a server may take to load its models
 CONTEXT = 4096  # tokens of a request
 
 
@@ -65,43 +60,16 @@ def arguments(draft: str) -> list[str] | None:
 def llama_server(program: Path, model: Path, options: Sequence[str], threads: int, batch: int) -> Iterator[LlamaServer]:
     """A server for `batch` requests at once, without flash attention, which is slower on a CPU.
 
-    Raises RuntimeError with its last words when it does not start.
+    Raises StartError with its last words when it does not start.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [program, "-m", model, "-t", threads, "-tb", threads, "-c", CONTEXT * batch, "-np", batch, "-fa", "off"]
     command += ["--host", "127.0.0.1", "--port", port, *options]
-    process = subprocess.Popen(
-        [str(word) for word in command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=with_libraries(program),
-    )
-    words = _last_words(process)
-    server = LlamaServer(f"http://127.0.0.1:{port}", batch)
-    try:
-        deadline = time.monotonic() + START
-        while not server.is_ready():
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{program.name} did not start: {words[-1]}")
-            time.sleep(0.2)
-        yield server
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _last_words(process: subprocess.Popen[bytes]) -> deque[str]:
-    """What a process wrote last. All of it is read, so that it never waits for that."""
-    words = deque(["no message"], maxlen=1)
-
-    def read() -> None:
-        assert process.stdout is not None
-        words.extend(text for line in process.stdout if (text := line.decode(errors="replace").strip()[:300]))
-
-    Thread(target=read, daemon=True).start()
-    return words
+    url = f"http://127.0.0.1:{port}"
+    with running(program.name, command, lambda _: url, "/health", with_libraries(program)):
+        yield LlamaServer(url, batch)
 
 
 @dataclass(slots=True)
@@ -113,19 +81,15 @@ class LlamaServer:
     timings: list[dict[str, Any]] = field(default_factory=list)
 
     def is_ready(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=5) as answer:
-                return answer.status == 200
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            return False
+        return answers(f"{self.url}/health")
 
     def answer(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> tuple[list[list[int]], float]:
         """The token ids of each answer, and the tokens/s after the first of all of them."""
         with ThreadPoolExecutor(self.batch) as pool:
-            answers = list(pool.map(lambda prompt: self._ask(prompt, params), prompts))
-        found = [answer["timings"] for answer in answers]
+            done = list(pool.map(lambda prompt: self._ask(prompt, params), prompts))
+        found = [answer["timings"] for answer in done]
         self.timings += found
-        return [answer["tokens"] for answer in answers], sum(timing["predicted_per_second"] for timing in found)
+        return [answer["tokens"] for answer in done], sum(timing["predicted_per_second"] for timing in found)
 
     def _ask(self, prompt: Sequence[int], params: SamplingParams) -> dict[str, Any]:
         body = {
