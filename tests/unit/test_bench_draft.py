@@ -26,7 +26,7 @@ def test_ratios_are_given_by_kind_of_prompt_where_there_are_enough(tiny_path: Pa
     assert not any("by_kind" in row for row in together)
     drafted["by_kind"] |= {"qa": {"median": 1.234, "min": 1.0, "max": 2.0}}
     page = drafts([found | {"stem": "draft-x"}])
-    assert "| by kind of prompt | code | other | qa |" in page
+    assert "| by kind of prompt | temperature | code | other | qa |" in page
     assert "| 1.23x |\n" in page
 
 
@@ -39,3 +39,19 @@ def test_prompts_without_kinds_have_no_such_figures(tiny_path: Path, tmp_path: P
     found = json.loads(out.read_text())
     assert not any("by_kind" in row for row in found["rows"])
     assert "by kind" not in drafts([found | {"stem": "draft-x"}])
+
+
+def test_each_temperature_has_figures_of_its_own(tiny_path: Path, tmp_path: Path) -> None:
+    prompts, out = tmp_path / "prompts.txt", tmp_path / "draft.json"
+    prompts.write_text("a cab\nbad face\n")
+    options = ["--draft", "self:skip=0", "--prompts", prompts, "--tokens", 8, "-t", 1]
+    options += ["--stack", "pace=fixed", "--temperature", 0, "--temperature", 1.5, "--out", out]
+    result = CliRunner().invoke(app, [str(word) for word in ("bench", "draft", tiny_path, *options)])
+    assert result.exit_code == 0, result.output
+    found = json.loads(out.read_text())
+    named = [(row["draft"], row["temperature"], row["num_tokens"], row["same"]) for row in found["rows"]]
+    assert named == [(d, t, 16, 1.0) for t in (0.0, 1.5) for d in ("none", "self:skip=0")]
+    for row in found["rows"]:
+        assert row["total_ratio"] > 0
+        assert row["target_forwards_per_token"] <= 1
+    assert f"| 1.5 | {found['rows'][3]['total_ratio']:.2f}x |" in drafts([found | {"stem": "draft-x"}])

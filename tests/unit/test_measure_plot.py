@@ -39,11 +39,11 @@ def test_drafts_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     ratio = {"median": 1.2, "min": 0.9, "max": 1.5}
     rows = [
-        {"draft": d, "batch": b, "plain_ratio": ratio, "acceptance_length": 1.5}
+        {"draft": d, "batch": b, "temperature": 0.0, "plain_ratio": ratio, "acceptance_length": 1.5}
         for d in ("none", "ngram")
         for b in (1, 8)
     ]
-    plot.drafts({"rows": rows, "temperature": 0.0, "provenance": FACTS}, tmp_path / "x.png")
+    plot.drafts({"rows": rows, "provenance": FACTS}, tmp_path / "x.png")
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 

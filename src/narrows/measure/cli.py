@@ -174,7 +174,10 @@ def draft(
     prompts: Annotated[Path | None, typer.Option(help=f"{PROMPTS}; default: openers.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Prompts, evenly spread over the file.")] = 16,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens of an answer.")] = 128,
-    temperature: Annotated[float, typer.Option("--temperature", "--temp", help="0 takes the likeliest token.")] = 0.0,
+    temperatures: Annotated[
+        list[float] | None,
+        typer.Option("--temperature", "--temp", help="0, the default, takes the likeliest token; may be repeated."),
+    ] = None,
     batch: Annotated[str, typer.Option(help="Prompts answered together, e.g. 1,8.")] = "1",
     threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="Threads (default: all cores).")] = None,
     stack: StackLine = "",
@@ -196,13 +199,13 @@ def draft(
 
     path = resolve(model)
     peers = llama_servers(llamacpp, path, drafts, threads or default_threads()[0]) if llamacpp else {}
-    params = SamplingParams(temperature=temperature, max_tokens=tokens, seed=0, ignore_eos=True)
+    params = [SamplingParams(temperature=t, max_tokens=tokens, seed=0, ignore_eos=True) for t in temperatures or [0.0]]
 
     def load(name: str) -> LLM:
         return LLM(path, f"{stack} draft={name}", num_threads=threads)
 
     rows, others = cores_of_others(lambda: list(bench.measure(load, drafts, prompts, samples, params, batches, peers)))
-    facts = {"prompts": prompts.name if prompts else "openers", "tokens": tokens, "temperature": temperature}
+    facts = {"prompts": prompts.name if prompts else "openers", "tokens": tokens}
     rows = [{**row, "others": others, "noisy": others > NOISY_CORES} for row in rows]
     result = _report("draft", rows, as_json, out, model=path, facts={**facts, "stack": stack})
     if plot is not None:

@@ -12,6 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..compress.sequences import read_prompts
+from ..ledger import Ledger, added
 from ..progress import bar
 from ..sampling import SamplingParams
 
@@ -35,21 +36,27 @@ class Answerer(Protocol):
         """What became of the drafts of all answers so far."""
         ...
 
+    def anew(self) -> Answerer:
+        """The same with figures of its own."""
+        ...
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Own:
     """Narrows itself."""
 
     llm: LLM
+    ledger: Ledger = field(default_factory=Ledger)
 
     def answer(self, prompts: Sequence[list[int]], params: SamplingParams) -> tuple[list[list[int]], float]:
+        self.llm.engine.ledger = Ledger()
         answers = [answer.outputs[0] for answer in self.llm.generate(prompts, params)]
+        self.ledger = added(self.ledger, self.llm.ledger)
         speeds = (answer.metrics.tokens_per_second or float("nan") for answer in answers)
         return [answer.token_ids for answer in answers], sum(speeds)
 
     def figures(self) -> dict[str, Any]:
-        ledger = self.llm.ledger
-        drafts = ledger.drafts.json()
+        ledger, drafts = self.ledger, self.ledger.drafts.json()
         return {
             "acceptance_length": drafts["acceptance_length"] or 1.0,
             "target_forwards_per_token": ledger.num_steps / ledger.num_output,
@@ -60,6 +67,9 @@ class Own:
             "num_tokens": ledger.num_output,
         }
 
+    def anew(self) -> Own:
+        return Own(self.llm)
+
 
 @dataclass(slots=True)
 class _Runs:
@@ -69,6 +79,13 @@ class _Runs:
     speeds: list[float] = field(default_factory=list)  # tokens/s after the first of each answer
     cpu: list[float] = field(default_factory=list)  # processor seconds of whole answers, where they are ours
     tokens: list[list[int]] = field(default_factory=list)  # of every answer
+
+    def answer(self, prompts: Sequence[list[int]], params: SamplingParams) -> None:
+        began = time.process_time()
+        tokens, speed = self.of.answer(prompts, params)
+        self.cpu.append(time.process_time() - began)
+        self.speeds.append(speed)
+        self.tokens += tokens
 
 
 def choose_prompts(llm: LLM, path: Path | None, count: int) -> tuple[list[list[int]], list[str]]:
@@ -93,36 +110,36 @@ def measure(
     drafts: Sequence[str],
     path: Path | None,
     count: int,
-    params: SamplingParams,
+    params: Sequence[SamplingParams],
     batches: Sequence[int] = (1,),
     peers: Mapping[str, Callable[[int], AbstractContextManager[Answerer]]] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """For each number of prompts answered together a row of plain decoding, one of each draft, one of each peer.
+    """For each number of prompts answered together, and each of the `params`, a row of plain decoding, one of each
+    draft, one of each peer.
 
-    `load` gives a model with a draft, or with "none"; a peer is started for so many requests at once. Ratios are paired
-    by prompts, as are the comparisons of tokens; all are over our own plain decoding.
+    `load` gives a model with a draft, or with "none"; a peer is started for so many requests at once. Prompts are
+    answered in turn with each of `params`, which differ in temperature, for all but the first of which they are cached.
+    Ratios are paired by prompts, as are the comparisons of tokens; all are over our own plain decoding.
     """
     for batch in batches:
         with ExitStack() as running:
             own = {draft: Own(load(draft)) for draft in (PLAIN, *drafts)}
             prompts, kinds = choose_prompts(own[PLAIN].llm, path, count)
             others = {name: running.enter_context(start(batch)) for name, start in (peers or {}).items()}
-            runs = {name: _Runs(system) for name, system in {**own, **others}.items()}
-            yield from _measure(runs, prompts, kinds if batch == 1 else [], params, batch)
+            runs = {name: [_Runs(system.anew()) for _ in params] for name, system in {**own, **others}.items()}
+            with bar(f"{batch} together", -(-len(prompts) // batch), still=True) as advance:
+                for i in range(0, len(prompts), batch):
+                    for each in runs.values():
+                        for run, chosen in zip(each, params, strict=True):
+                            run.answer(prompts[i : i + batch], chosen)
+                    advance()
+            for i, chosen in enumerate(params):
+                some = {name: each[i] for name, each in runs.items()}
+                for row in _rows(some, kinds if batch == 1 else []):
+                    yield {"batch": batch, "temperature": chosen.temperature, **row}
 
 
-def _measure(
-    runs: dict[str, _Runs], prompts: list[list[int]], kinds: list[str], params: SamplingParams, batch: int
-) -> Iterator[dict[str, Any]]:
-    with bar(f"{batch} together", -(-len(prompts) // batch), still=True) as advance:
-        for i in range(0, len(prompts), batch):
-            for run in runs.values():
-                began = time.process_time()
-                tokens, speed = run.of.answer(prompts[i : i + batch], params)
-                run.cpu.append(time.process_time() - began)
-                run.speeds.append(speed)
-                run.tokens += tokens
-            advance()
+def _rows(runs: dict[str, _Runs], kinds: list[str]) -> Iterator[dict[str, Any]]:
     plain = runs[PLAIN]
     for draft, run in runs.items():
         ratios = [a / b for a, b in zip(run.speeds, plain.speeds, strict=True)]
@@ -132,8 +149,8 @@ def _measure(
         ours = {"plain_cpu_ratio": _spread([a / b for a, b in zip(plain.cpu, run.cpu, strict=True)])}
         yield {
             "draft": draft,
-            "batch": batch,
             "tokens_per_second": _spread(run.speeds),
+            "total_ratio": _seconds(plain) / (_seconds(run) or 1),
             "plain_ratio": _spread(ratios),
             "same": sum(a == b for a, b in zip(run.tokens, plain.tokens, strict=True)) / len(plain.tokens),
             "num_prompts": len(run.tokens),
@@ -141,6 +158,11 @@ def _measure(
             **(ours if isinstance(run.of, Own) else {}),
             **run.of.figures(),
         }
+
+
+def _seconds(run: _Runs) -> float:
+    """In proportion to the time of all answers: they are of one length."""
+    return sum(1 / speed for speed in run.speeds if speed == speed)
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:

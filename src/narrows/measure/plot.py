@@ -72,13 +72,13 @@ def ratios(results: list[dict[str, Any]], out: Path) -> None:
 
 def drafts(result: dict[str, Any], out: Path) -> None:
     """Of `bench draft`: speed over plain decoding by draft, with the range over prompts, a panel per number answered
-    together; beside each the tokens kept a forward.
+    together and temperature; beside each the tokens kept a forward.
     """
     rows = [row for row in result["rows"] if row["draft"] != "none"]
-    batches = list(dict.fromkeys(row["batch"] for row in rows))
-    drawn, panels = figure(len(batches), height=1.6 + 0.35 * len(rows) / max(len(batches), 1))
-    for axes, batch in zip([panels] if len(batches) == 1 else panels, batches, strict=True):
-        some = [row for row in rows if row["batch"] == batch]
+    parts = list(dict.fromkeys((row["batch"], row["temperature"]) for row in rows))
+    drawn, panels = figure(len(parts), height=1.6 + 0.35 * len(rows) / max(len(parts), 1))
+    for axes, part in zip([panels] if len(parts) == 1 else panels, parts, strict=True):
+        some = [row for row in rows if (row["batch"], row["temperature"]) == part]
         for at, row in enumerate(some):
             ratio = row["plain_ratio"]
             span = [[ratio["median"] - ratio["min"]], [ratio["max"] - ratio["median"]]]
@@ -89,9 +89,10 @@ def drafts(result: dict[str, Any], out: Path) -> None:
         axes.invert_yaxis()
         axes.axvline(1, color="black", linewidth=1)
         axes.margins(x=0.4)
-        axes.set(title=_count(batch, "request"), xlabel="tokens/s, with drafts / plain")
+        title = f"{_count(part[0], 'request')}, temperature {part[1]:g}"
+        axes.set(title=title, xlabel="tokens/s, with drafts / plain")
         axes.grid(axis="x", alpha=0.3)
-    drawn.suptitle(f"{result['provenance']['model']['name']}, temperature {result['temperature']:g}")
+    drawn.suptitle(result["provenance"]["model"]["name"])
     save(drawn, out)
 
 

@@ -69,6 +69,8 @@ def drafts(found: list[Result]) -> str:
             [
                 f"`{row['draft']}`",
                 str(row["batch"]),
+                f"{row['temperature']:g}",
+                f"{row['total_ratio']:.2f}x",
                 ratio(row["plain_ratio"]),
                 ratio(row["plain_cpu_ratio"]) if "plain_cpu_ratio" in row else "",  # known of Narrows alone
                 f"{row['acceptance_length']:.2f}",
@@ -81,22 +83,25 @@ def drafts(found: list[Result]) -> str:
             if row["draft"] != "none"
         ]
         asked = f"{result['rows'][0]['num_prompts']} prompts of {result['prompts']}, {result['tokens']} tokens each"
-        title = f"{result['provenance']['model']['name']}, {asked}, temperature {result['temperature']:g}"
-        heads = ["draft", "together", "speed over plain (range over prompts)", "by processor time", "kept a forward"]
-        heads += ["forwards a token", "drafted a token", "time in drafting", "same answers"]
+        title = f"{result['provenance']['model']['name']}, {asked}"
+        heads = ["draft", "together", "temperature", "speed over plain", "by prompts (range)", "by processor time"]
+        heads += ["kept a forward", "forwards a token", "drafted a token", "time in drafting", "same answers"]
         text += _section(result, title, heads, rows, "Speed over plain decoding by draft")
         text += _kinds(result["rows"])
     return text
 
 
 def _kinds(rows: list[dict[str, Any]]) -> str:
-    """Of drafts of one request at a time: the median of the ratios by kind of prompt."""
+    """Of drafts of one request at a time: the median of the ratios by kind of prompt, for each temperature."""
     known = [row for row in rows if "by_kind" in row and row["draft"] != "none"]
     if not known:
         return ""
     kinds = list(known[0]["by_kind"])
-    lines = [[f"`{row['draft']}`", *(f"{row['by_kind'][kind]['median']:.2f}x" for kind in kinds)] for row in known]
-    return f"\n{table(['by kind of prompt', *kinds], lines)}"
+    lines = [
+        [f"`{row['draft']}`", f"{row['temperature']:g}", *(f"{row['by_kind'][kind]['median']:.2f}x" for kind in kinds)]
+        for row in known
+    ]
+    return f"\n{table(['by kind of prompt', 'temperature', *kinds], lines)}"
 
 
 def _section(result: Result, title: str, heads: list[str], rows: list[list[str]], picture: str = "") -> str:

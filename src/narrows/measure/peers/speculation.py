@@ -119,3 +119,6 @@ class LlamaServer:
             "drafted_tokens_per_token": drafted / max(tokens, 1),
             "num_tokens": tokens,
         }
+
+    def anew(self) -> LlamaServer:
+        return LlamaServer(self.url, self.batch)
