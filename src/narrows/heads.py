@@ -10,7 +10,7 @@ What the head remembers of a token that it read with its own state is read again
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +21,7 @@ from .reader import DraftReader, Draftsman
 from .types import F32, I32, Cursor, ForwardBatch, ForwardOutput, Request
 
 MOST = 256  # features that wait for the next draft; more are read at once, or forgotten while drafts do not pay
+LESS = 64  # when some are forgotten, so many more, lest it be at every step
 
 
 class HeadModel(Draftsman, Protocol):
@@ -49,6 +50,8 @@ class _Features:
     count: int = 0  # states of the target, one a token
     first: int = 0  # the token of the first
     num_sure: int = 0  # tokens at the beginning that will not be read again
+    fed: list[tuple[int, F32]] = field(default_factory=list)  # states not in the buffer yet, and their first tokens
+    num_fed: int = 0
 
     @property
     def rows(self) -> F32:
@@ -59,8 +62,18 @@ class _Features:
     def end(self) -> int:
         return self.first + self.count
 
-    def put(self, start: int, hidden: F32) -> None:
+    def feed(self, start: int, hidden: F32) -> None:
         """The states [n, width] of the tokens from `start` on, in place of what is there or follows."""
+        self.fed.append((start, hidden))
+        self.num_fed += len(hidden)
+
+    def take_in(self) -> None:
+        """Puts in their places what was fed; before that it is not known."""
+        for start, hidden in self.fed:
+            self._put(start, hidden)
+        self.fed, self.num_fed = [], 0
+
+    def _put(self, start: int, hidden: F32) -> None:
         keep = start - self.first
         if not 0 <= keep <= self.count:
             keep, self.first = 0, start
@@ -88,6 +101,13 @@ class HeadReader(DraftReader):
         self.head, self.fusion, self.ids, self.num_ids = model, fusion, ids, len(ids)
 
     def _features(self, request: Request) -> _Features:
+        known = self._fed(request)
+        if known.fed:
+            known.take_in()
+        return known
+
+    def _fed(self, request: Request) -> _Features:
+        """As they were when they were last needed."""
         known: _Features | None = request.state.get(self.name)
         if known is None:
             known = _Features(self._unknown, np.empty((0, self.fusion.width), np.float32))
@@ -100,7 +120,7 @@ class HeadReader(DraftReader):
 
     def feed(self, request: Request, start: int, hidden: F32) -> None:
         """hidden [n, width] of the tokens from `start` on; they follow what is known, or what was read elsewhere."""
-        self._features(request).put(start, hidden)
+        self._fed(request).feed(start, hidden)
 
     def start(self, request: Request, limit: int) -> Cursor:
         cursor = super().start(request, limit)
@@ -157,16 +177,19 @@ class HeadReader(DraftReader):
         self._features(request).own = state
 
     def settle(self, request: Request, length: int) -> None:
-        known, cursor = self._features(request), self.cursor(request)
+        known, cursor = self._fed(request), self.cursor(request)
         num_read = cursor.num_read
         super().settle(request, min(length, known.num_sure))
         if cursor.num_read < num_read:
             known.own, known.num_sure = self._unknown, min(known.num_sure, cursor.num_read)
+        if known.count + known.num_fed <= MOST:
+            return
+        known.take_in()
         if known.end - max(known.first, known.num_sure) > MOST:
             if self.in_use:
                 self._catch_up(request)
             else:
-                known.drop(known.count - MOST)
+                known.drop(known.count - MOST + LESS)
 
     def _catch_up(self, request: Request) -> None:
         """Reads what the target has read, if there is room; else its states are forgotten."""

@@ -19,6 +19,7 @@ from .types import TARGET, Draft, ForwardOutput, Request, StepPlan, Verdict
 
 STATE = "speculation"  # the last step in which a request drafted
 REST = 8  # steps from one in which nothing was to be drafted to the next that asks: only times change meanwhile
+LONG_REST = 32  # once that was so again and again, for the same requests
 PAUSE = 64  # steps without drafts after which readers are no longer in use
 
 
@@ -38,6 +39,9 @@ class Speculation:
     num_proposed: int = 0  # steps
     drafted: int = 0  # the last step in which drafts were made because they pay
     resting: str = ""  # why nothing was to be drafted when that was last asked
+    rest: int = REST
+    awake: int = 0  # the step that asks again
+    asked: list[str] = field(default_factory=list)  # for which requests
     proposed: float = 0.0  # when
 
     def propose(
@@ -50,7 +54,8 @@ class Speculation:
             pool: the target's, of which drafts may take `spare` pages in all.
         """
         self.num_proposed += 1
-        if self.resting and self.num_proposed % REST:
+        ids = [request.id for request in requests]
+        if self.resting and self.num_proposed < self.awake and ids == self.asked:
             for request in requests:
                 _note(self.resting, request, totals)
             self.proposed = self.clock()
@@ -72,13 +77,21 @@ class Speculation:
         for request, pace, draft in zip(requests, chosen, drafts, strict=True):
             if draft is None:
                 _note(pace.reason or "nothing to propose", request, totals)
-        self.resting = "" if asks else next((pace.reason for pace, room in zip(chosen, rooms, strict=True) if room), "")
+        self._rest(
+            "" if asks else next((pace.reason for pace, room in zip(chosen, rooms, strict=True) if room), ""), ids
+        )
         self.proposed = self.clock()
         if any(pace.is_try for pace in chosen):
             rows = np.array([len(requests), len(requests) + sum(draft is not None for draft in drafts)], np.int32)
             plain, more = self.costs.verify(rows)
             self.costs.tried(self.proposed - began + max(0.0, more - plain))
         return drafts
+
+    def _rest(self, reason: str, ids: list[str]) -> None:
+        """Until when nothing is asked, given the reason not to draft: twice as long for the same requests."""
+        again = self.resting == reason and ids == self.asked
+        self.rest = min(2 * self.rest, LONG_REST) if again else REST
+        self.resting, self.asked, self.awake = reason, ids, self.num_proposed + self.rest
 
     def _rooms(self, requests: Sequence[Request], ends: Sequence[int], pool: KvPool, spare: int) -> list[int]:
         """Tokens that each request may draft, the earlier ones taking of the spare pages first."""

@@ -14,7 +14,7 @@ from narrows.costs import FORGET, MeasuredCosts
 from narrows.pacers.base import Costs, Pace
 from narrows.pacers.goodput import UNPROFITABLE, Goodput
 from narrows.sampling import SamplingParams
-from narrows.speculation import REST, Speculation
+from narrows.speculation import LONG_REST, REST, Speculation
 from narrows.types import F64, I32, ForwardBatch, ForwardOutput, Request
 
 
@@ -240,20 +240,39 @@ def test_bad_guesses_cost_at_most_three_percent() -> None:
     assert reasons[UNPROFITABLE] > 350
 
 
-def test_while_nothing_is_drafted_the_pacer_is_asked_in_every_eighth_step() -> None:
-    asked: list[int] = []
+class Never:
+    """Notes in which steps of a speculation it was asked for how many requests."""
 
-    class Never:
-        def pace(self, requests: Sequence[Request], limits: Sequence[int], costs: Costs) -> list[Pace]:
-            asked.append(len(requests))
-            return [Pace(0, "never")] * len(requests)
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.speculation = Speculation(Scripted(expected), self)
 
-    speculation = Speculation(Scripted(expected), Never())
-    engine = make_engine(speculation=speculation)
-    request = engine.add([1, 2, 3], SamplingParams(temperature=0, max_tokens=33))
+    def pace(self, requests: Sequence[Request], limits: Sequence[int], costs: Costs) -> list[Pace]:
+        self.asked.append((self.speculation.num_proposed, len(requests)))
+        return [Pace(0, "never")] * len(requests)
+
+
+def test_while_nothing_is_drafted_the_pacer_is_asked_ever_less_often() -> None:
+    never = Never()
+    engine = make_engine(num_pages=128, speculation=never.speculation)
+    request = engine.add([1, 2, 3], SamplingParams(temperature=0, max_tokens=130))
     drain(engine)
-    assert len(asked) == pytest.approx(speculation.num_proposed / REST, abs=2)
-    assert request.state["metrics"].drafts.reasons["never"] >= 30
+    steps = [2, 2 + REST, 2 + 3 * REST, *range(2 + 3 * REST + LONG_REST, 130, LONG_REST)]
+    assert never.asked == [(step, 1) for step in steps]
+    assert request.state["metrics"].drafts.reasons["never"] >= 125
+
+
+def test_a_request_that_begins_ends_the_rest() -> None:
+    never = Never()
+    engine = make_engine(num_pages=128, speculation=never.speculation)
+    engine.add([1, 2, 3], SamplingParams(temperature=0, max_tokens=60))
+    while never.speculation.num_proposed < 3:
+        engine.step()
+    engine.add([4, 5], SamplingParams(temperature=0, max_tokens=5))
+    while len(never.asked) < 2:
+        engine.step()
+    assert never.asked == [(2, 1), (5, 2)]
+    drain(engine)
 
 
 def test_good_guesses_that_cost_too_much_are_dropped() -> None:

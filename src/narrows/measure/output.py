@@ -34,6 +34,10 @@ def _range(value: dict[str, float]) -> str:
     return "{median:.4g} ({min:.4g}..{max:.4g})".format(**value)
 
 
+def _ratio(value: dict[str, float]) -> str:
+    return "{median:.2f} ({min:.2f}..{max:.2f})".format(**value)
+
+
 def _megabytes(value: float) -> str:
     return f"{value / 1e6:,.2f}"
 
@@ -50,15 +54,15 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "tokens": ("prompt", str),
     "gigabytes_per_second": ("GB/s", _range),
     "tokens_per_second": ("tokens/s", _range),
-    "ratio": ("over the first", _range),
+    "ratio": ("over the first", _ratio),
     "total_ratio": ("over plain", "{:.2f}x".format),
-    "plain_ratio": ("by prompts", _range),
+    "plain_ratio": ("by prompts", _ratio),
     "acceptance_length": ("tokens/forward", "{:.2f}".format),
     "draft_share": ("drafting", "{:.0%}".format),
     "same": ("same answers", "{:.0%}".format),
     "weights_per_second": ("G weights/s", lambda value: _range({k: v / 1e9 for k, v in value.items()})),
     "bytes_per_weight": ("bytes/weight", "{:.3f}".format),
-    "dense_ratio": ("over dense", _range),
+    "dense_ratio": ("over dense", _ratio),
     "weight_bytes_per_token": ("weights MB/token", _megabytes),
     "kv_bytes_per_token": ("KV MB/token", _megabytes),
     "bandwidth_share": ("of bound", "{:.0%}".format),
@@ -83,7 +87,9 @@ def print_table(title: str, rows: list[Row]) -> None:
     if not any(row.get("noisy") for row in rows):
         shown.pop("noisy", None)
     for heading, _ in shown.values():
-        table.add_column(heading, justify="right", no_wrap=heading in ("stack", "tokens/s", "GB/s", "noise"))
+        table.add_column(
+            heading, justify="right", no_wrap=heading in ("stack", "draft", "tokens/s", "by prompts", "GB/s", "noise")
+        )
     for row in rows:
         table.add_row(*(text(row[name]) if name in row else "" for name, (_, text) in shown.items()))
-    Console(width=None if sys.stdout.isatty() else 100).print(table)  # a file or a pipe has no edge
+    Console(width=None if sys.stdout.isatty() else 120).print(table)  # a file or a pipe has no edge
