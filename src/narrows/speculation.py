@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -43,6 +43,10 @@ class Speculation:
     awake: int = 0  # the step that asks again
     asked: list[str] = field(default_factory=list)  # for which requests
     proposed: float = 0.0  # when
+
+    def other(self, drafter: Drafter, pacer: Pacer) -> Speculation:
+        """One that drafts with the same readers, and has measured nothing yet."""
+        return Speculation(drafter, pacer, self.readers, self.clock, tools=replace(self.tools, state={}))
 
     def propose(
         self, requests: Sequence[Request], ends: Sequence[int], pool: KvPool, spare: int, totals: DraftMetrics

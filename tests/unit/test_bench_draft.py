@@ -7,8 +7,11 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+from narrows import LLM, SamplingParams
 from narrows.cli import app
+from narrows.measure.drafts import measure
 from narrows.measure.techniques import drafts
+from narrows.stack import Stack
 
 
 def test_ratios_are_given_by_kind_of_prompt_where_there_are_enough(tiny_path: Path, tmp_path: Path) -> None:
@@ -55,3 +58,25 @@ def test_each_temperature_has_figures_of_its_own(tiny_path: Path, tmp_path: Path
         assert row["total_ratio"] > 0
         assert row["target_forwards_per_token"] <= 1
     assert f"| 1.5 | {found['rows'][3]['total_ratio']:.2f}x |" in drafts([found | {"stem": "draft-x"}])
+
+
+def test_drafts_with_the_same_sources_share_a_model_that_has_read_the_prompts(tiny_path: Path, tmp_path: Path) -> None:
+    loaded: list[LLM] = []
+
+    def load(stack: Stack) -> LLM:
+        loaded.append(LLM(tiny_path, stack, num_threads=1))
+        return loaded[-1]
+
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("a cab " * 20 + "\n" + "bad face " * 20 + "\n")
+    names = ["ngram", "self:skip=0", "looped:base=(self:skip=0,k=2)", "ngram:k=2"]
+    params = [SamplingParams(temperature=t, max_tokens=8, seed=0, ignore_eos=True) for t in (0.0, 1.5)]
+    rows = list(measure(load, "pace=fixed", names, prompts, 2, params))
+    assert [row["draft"] for row in rows] == ["none", *names] * 2
+    assert all(row["same"] == 1 and row["num_tokens"] == 16 for row in rows)
+    assert len(loaded) == 2
+    for llm in loaded:
+        engine = llm.engine
+        assert not engine.requests
+        engine.check()
+        assert engine.ledger.num_cached > 0

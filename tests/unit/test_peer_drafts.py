@@ -30,7 +30,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         n = asked["n_predict"]
-        assert asked["ignore_eos"] and asked["return_tokens"] and not asked["cache_prompt"]
+        assert asked["ignore_eos"] and asked["return_tokens"] and asked["cache_prompt"]
         timings = {{"predicted_n": n, "predicted_per_second": 4.0}}
         if "--spec-type" in sys.argv:
             timings |= {{"draft_n": 3 * n // 4, "draft_n_accepted": n // 2}}

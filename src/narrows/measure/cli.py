@@ -201,10 +201,11 @@ def draft(
     peers = llama_servers(llamacpp, path, drafts, threads or default_threads()[0]) if llamacpp else {}
     params = [SamplingParams(temperature=t, max_tokens=tokens, seed=0, ignore_eos=True) for t in temperatures or [0.0]]
 
-    def load(name: str) -> LLM:
-        return LLM(path, f"{stack} draft={name}", num_threads=threads)
+    def load(chosen: Stack) -> LLM:
+        return LLM(path, chosen, num_threads=threads)
 
-    rows, others = cores_of_others(lambda: list(bench.measure(load, drafts, prompts, samples, params, batches, peers)))
+    measured = partial(bench.measure, load, stack, drafts, prompts, samples, params, batches, peers)
+    rows, others = cores_of_others(lambda: list(measured()))
     facts = {"prompts": prompts.name if prompts else "openers", "tokens": tokens}
     rows = [{**row, "others": others, "noisy": others > NOISY_CORES} for row in rows]
     result = _report("draft", rows, as_json, out, model=path, facts={**facts, "stack": stack})

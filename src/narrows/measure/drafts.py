@@ -12,21 +12,30 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..compress.sequences import read_prompts
+from ..drafters.base import Source
 from ..ledger import Ledger, added
+from ..pacers.fixed import Fixed
 from ..progress import bar
 from ..sampling import SamplingParams
+from ..stack import Stack
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from narrows import LLM
+    from narrows.speculation import Speculation
 
 PLAIN = "none"
 ENOUGH, OTHER = 4, "other"  # prompts of a kind, for a figure of their own
+FIRST = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)  # so that drafters have read the prompt too
 
 
 class Answerer(Protocol):
     """What answers prompts with a draft: a model here, or another engine."""
+
+    def read(self, prompts: Sequence[list[int]]) -> None:
+        """Puts the prompts into its caches."""
+        ...
 
     def answer(self, prompts: Sequence[list[int]], params: SamplingParams) -> tuple[list[list[int]], float]:
         """The token ids of each answer, and the tokens/s after the first of all of them."""
@@ -43,13 +52,19 @@ class Answerer(Protocol):
 
 @dataclass(slots=True)
 class Own:
-    """Narrows itself."""
+    """Narrows itself, whose engine drafts in turn in several ways."""
 
     llm: LLM
+    speculation: Speculation | None
     ledger: Ledger = field(default_factory=Ledger)
 
+    def read(self, prompts: Sequence[list[int]]) -> None:
+        speculation = self.speculation
+        self.llm.engine.speculation = speculation and speculation.other(speculation.drafter, Fixed())
+        self.llm.generate(prompts, FIRST)
+
     def answer(self, prompts: Sequence[list[int]], params: SamplingParams) -> tuple[list[list[int]], float]:
-        self.llm.engine.ledger = Ledger()
+        self.llm.engine.ledger, self.llm.engine.speculation = Ledger(), self.speculation
         answers = [answer.outputs[0] for answer in self.llm.generate(prompts, params)]
         self.ledger = added(self.ledger, self.llm.ledger)
         speeds = (answer.metrics.tokens_per_second or float("nan") for answer in answers)
@@ -68,7 +83,7 @@ class Own:
         }
 
     def anew(self) -> Own:
-        return Own(self.llm)
+        return Own(self.llm, self.speculation)
 
 
 @dataclass(slots=True)
@@ -106,7 +121,8 @@ def _some(kinds: list[str]) -> list[str]:
 
 
 def measure(
-    load: Callable[[str], LLM],
+    load: Callable[[Stack], LLM],
+    line: str,
     drafts: Sequence[str],
     path: Path | None,
     count: int,
@@ -117,26 +133,44 @@ def measure(
     """For each number of prompts answered together, and each of the `params`, a row of plain decoding, one of each
     draft, one of each peer.
 
-    `load` gives a model with a draft, or with "none"; a peer is started for so many requests at once. Prompts are
-    answered in turn with each of `params`, which differ in temperature, for all but the first of which they are cached.
-    Ratios are paired by prompts, as are the comparisons of tokens; all are over our own plain decoding.
+    `line` is the stack but for the draft, with which `load` gives a model; a peer is started for so many requests at
+    once. Prompts are answered in turn with each of `params`, which differ in temperature, and are cached when they
+    are: what is measured is decoding. Ratios are paired by prompts, as are the comparisons of tokens; all are over our
+    own plain decoding.
     """
+    own = _load(load, line, drafts)
+    prompts, kinds = choose_prompts(own[PLAIN].llm, path, count)
     for batch in batches:
         with ExitStack() as running:
-            own = {draft: Own(load(draft)) for draft in (PLAIN, *drafts)}
-            prompts, kinds = choose_prompts(own[PLAIN].llm, path, count)
             others = {name: running.enter_context(start(batch)) for name, start in (peers or {}).items()}
-            runs = {name: [_Runs(system.anew()) for _ in params] for name, system in {**own, **others}.items()}
+            systems: dict[str, Answerer] = {**{name: system.anew() for name, system in own.items()}, **others}
+            runs = {name: [_Runs(system.anew()) for _ in params] for name, system in systems.items()}
             with bar(f"{batch} together", -(-len(prompts) // batch), still=True) as advance:
-                for i in range(0, len(prompts), batch):
-                    for each in runs.values():
-                        for run, chosen in zip(each, params, strict=True):
-                            run.answer(prompts[i : i + batch], chosen)
+                for some in (prompts[i : i + batch] for i in range(0, len(prompts), batch)):
+                    for name, system in systems.items():
+                        system.read(some)
+                        for run, chosen in zip(runs[name], params, strict=True):
+                            run.answer(some, chosen)
                     advance()
             for i, chosen in enumerate(params):
-                some = {name: each[i] for name, each in runs.items()}
-                for row in _rows(some, kinds if batch == 1 else []):
+                each = {name: of[i] for name, of in runs.items()}
+                for row in _rows(each, kinds if batch == 1 else []):
                     yield {"batch": batch, "temperature": chosen.temperature, **row}
+
+
+def _load(load: Callable[[Stack], LLM], line: str, drafts: Sequence[str]) -> dict[str, Own]:
+    """By name, plain decoding first. Those that draft with the same sources share a model, which reads prompts once."""
+    loaded: dict[frozenset[Source], LLM] = {}
+    found: dict[str, Own] = {}
+    for name in (*drafts, PLAIN):
+        stack = Stack.parse(f"{line} draft={name}")
+        sources = frozenset(stack.draft.sources if stack.draft else ())
+        if sources not in loaded:
+            loaded[sources] = load(stack)
+        llm = loaded[sources]
+        same = llm.engine.speculation
+        found[name] = Own(llm, same.other(stack.draft, stack.pace) if same and stack.draft else None)
+    return {PLAIN: found.pop(PLAIN), **found}
 
 
 def _rows(runs: dict[str, _Runs], kinds: list[str]) -> Iterator[dict[str, Any]]:

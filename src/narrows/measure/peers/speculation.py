@@ -83,6 +83,9 @@ class LlamaServer:
     def is_ready(self) -> bool:
         return answers(f"{self.url}/health")
 
+    def read(self, prompts: Sequence[Sequence[int]]) -> None:
+        LlamaServer(self.url, self.batch).answer(prompts, SamplingParams(temperature=0, max_tokens=1, ignore_eos=True))
+
     def answer(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> tuple[list[list[int]], float]:
         """The token ids of each answer, and the tokens/s after the first of all of them."""
         with ThreadPoolExecutor(self.batch) as pool:
@@ -100,7 +103,7 @@ class LlamaServer:
             "seed": params.seed or 0,
             "ignore_eos": params.ignore_eos,
             "return_tokens": True,
-            "cache_prompt": False,
+            "cache_prompt": True,
         }
         asked = urllib.request.Request(
             f"{self.url}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"}
