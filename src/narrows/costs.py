@@ -13,8 +13,8 @@ from .types import F64, I32, Request
 STATE, WORTH = "acceptance", "worth"
 WEIGHT = 0.2  # of the latest measurement of a time
 FORGET = 1024  # measurements
-MEMORY = 0.9  # what a verified draft still counts for at the next
-PRIOR = 2  # drafts that what is supposed counts for
+MEMORY = 0.95  # what a verified draft still counts for at the next
+PRIOR = 6  # drafts that what is supposed counts for
 FAR = 1 << 30  # more rows or tokens than there will be
 NEGLIGIBLE = 1e-3  # a probability to be kept: no place behind it is looked at
 
