@@ -102,8 +102,7 @@ class HeadReader(DraftReader):
 
     def _features(self, request: Request) -> _Features:
         known = self._fed(request)
-        if known.fed:
-            known.take_in()
+        known.take_in()
         return known
 
     def _fed(self, request: Request) -> _Features:

@@ -143,7 +143,7 @@ def measure(
     for batch in batches:
         with ExitStack() as running:
             others = {name: running.enter_context(start(batch)) for name, start in (peers or {}).items()}
-            systems: dict[str, Answerer] = {**{name: system.anew() for name, system in own.items()}, **others}
+            systems: dict[str, Answerer] = {**own, **others}
             runs = {name: [_Runs(system.anew()) for _ in params] for name, system in systems.items()}
             with bar(f"{batch} together", -(-len(prompts) // batch), still=True) as advance:
                 for some in (prompts[i : i + batch] for i in range(0, len(prompts), batch)):

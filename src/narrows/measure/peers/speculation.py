@@ -84,7 +84,7 @@ class LlamaServer:
         return answers(f"{self.url}/health")
 
     def read(self, prompts: Sequence[Sequence[int]]) -> None:
-        LlamaServer(self.url, self.batch).answer(prompts, SamplingParams(temperature=0, max_tokens=1, ignore_eos=True))
+        self.anew().answer(prompts, SamplingParams(temperature=0, max_tokens=1, ignore_eos=True))
 
     def answer(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> tuple[list[list[int]], float]:
         """The token ids of each answer, and the tokens/s after the first of all of them."""
