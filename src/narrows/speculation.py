@@ -45,8 +45,9 @@ class Speculation:
     proposed: float = 0.0  # when
 
     def other(self, drafter: Drafter, pacer: Pacer) -> Speculation:
-        """One that drafts with the same readers, and has measured nothing yet."""
-        return Speculation(drafter, pacer, self.readers, self.clock, tools=replace(self.tools, state={}))
+        """One that drafts with some of these readers, and has measured nothing yet."""
+        readers = {source: self.readers[source] for source in drafter.sources}
+        return Speculation(drafter, pacer, readers, self.clock, tools=replace(self.tools, readers=readers, state={}))
 
     def propose(
         self, requests: Sequence[Request], ends: Sequence[int], pool: KvPool, spare: int, totals: DraftMetrics

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+from tiny_heads import write_tiny_head
 from typer.testing import CliRunner
 
 from narrows import LLM, SamplingParams
 from narrows.cli import app
+from narrows.drafters.first import First
 from narrows.measure.drafts import measure
 from narrows.measure.techniques import drafts
+from narrows.outputs import RequestOutput
 from narrows.stack import Stack
 
 
@@ -60,7 +64,37 @@ def test_each_temperature_has_figures_of_its_own(tiny_path: Path, tmp_path: Path
     assert f"| 1.5 | {found['rows'][3]['total_ratio']:.2f}x |" in drafts([found | {"stem": "draft-x"}])
 
 
-def test_drafts_with_the_same_sources_share_a_model_that_has_read_the_prompts(tiny_path: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def plain(tiny_path: Path) -> LLM:
+    return LLM(tiny_path, num_threads=1, cache=False)
+
+
+def test_heads_and_their_states_are_of_no_concern_to_what_drafts_without_them(
+    plain: LLM, tiny_path: Path, tmp_path: Path
+) -> None:
+    """Neither plain decoding nor other drafts pay for a head that is loaded beside."""
+    head = write_tiny_head(tmp_path / "head", tiny_path, plain.loaded.spec)
+    llm = LLM(tiny_path, f"draft=head:name={head}|ngram", num_threads=1, cache=False)
+    seen: list[tuple[bool, int]] = []
+    generate = llm.generate
+
+    def noting(prompts: list[list[int]], params: SamplingParams) -> list[RequestOutput]:
+        speculation = llm.engine.speculation
+        seen.append((bool(llm.loaded.model.hidden_of), len(speculation.readers if speculation else ())))
+        return generate(prompts, params)
+
+    llm.generate = noting  # type: ignore[method-assign]
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("a cab")
+    params = [SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)]
+    list(measure(lambda _: llm, "", ["ngram", f"head:name={head}"], prompts, 1, params))
+    reading, answering = [(True, 1), (True, 1)], [(False, 0), (False, 0), (True, 1)]
+    assert seen == reading + answering
+
+
+def test_all_drafts_share_a_model_that_has_read_the_prompts_but_that_each_head_has_its_own(
+    plain: LLM, tiny_path: Path, tmp_path: Path
+) -> None:
     loaded: list[LLM] = []
 
     def load(stack: Stack) -> LLM:
@@ -69,13 +103,17 @@ def test_drafts_with_the_same_sources_share_a_model_that_has_read_the_prompts(ti
 
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("a cab " * 20 + "\n" + "bad face " * 20 + "\n")
-    names = ["ngram", "self:skip=0", "looped:base=(self:skip=0,k=2)", "ngram:k=2"]
+    heads = [write_tiny_head(tmp_path / name, tiny_path, plain.loaded.spec) for name in "ab"]
+    own = [f"head:name={heads[0]}", "ngram", "self:skip=0", "looped:base=(self:skip=0,k=2)"]
+    names = [*own, f"ngram|head:name={heads[1]}"]
     params = [SamplingParams(temperature=t, max_tokens=8, seed=0, ignore_eos=True) for t in (0.0, 1.5)]
     rows = list(measure(load, "pace=fixed", names, prompts, 2, params))
     assert [row["draft"] for row in rows] == ["none", *names] * 2
     assert all(row["same"] == 1 and row["num_tokens"] == 16 for row in rows)
     assert len(loaded) == 2
-    for llm in loaded:
+    for llm, some in zip(loaded, (own, names[-1:]), strict=True):
+        assert isinstance(llm.stack.draft, First)
+        assert len(llm.stack.draft.drafters) == len(some)
         engine = llm.engine
         assert not engine.requests
         engine.check()

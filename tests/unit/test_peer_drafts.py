@@ -58,7 +58,8 @@ def folder(tmp_path: Path) -> Path:
 def test_its_drafts_are_written_in_our_words(tiny_path: Path) -> None:
     assert arguments("none") == []
     assert arguments("ngram:k=4") == ["--spec-type", "ngram-simple"]
-    assert arguments(f"model:model={tiny_path},k=5") == ["-md", str(tiny_path), "--spec-draft-n-max", "5"]
+    model = f"--spec-type draft-simple -md {tiny_path} --spec-draft-n-max 5"
+    assert arguments(f"model:model={tiny_path},k=5") == model.split()
     assert arguments("head") is arguments("ngram|head") is None
     with pytest.raises(StackError, match="did you mean 'ngram'"):
         arguments("ngrm")

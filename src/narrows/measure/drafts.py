@@ -7,12 +7,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..compress.sequences import read_prompts
-from ..drafters.base import Source
+from ..drafters.base import Drafter, Source
+from ..drafters.first import First
 from ..ledger import Ledger, added
 from ..pacers.fixed import Fixed
 from ..progress import bar
@@ -52,23 +53,33 @@ class Answerer(Protocol):
 
 @dataclass(slots=True)
 class Own:
-    """Narrows itself, whose engine drafts in turn in several ways."""
+    """Narrows itself, whose engine drafts in turn in several ways.
+
+    One of those that share a model reads prompts for all, once with each of `reads`.
+    """
 
     llm: LLM
     speculation: Speculation | None
+    reads: Sequence[Speculation | None] = ()
+    layers: tuple[int, ...] = ()  # whose states its heads want
     ledger: Ledger = field(default_factory=Ledger)
 
     def read(self, prompts: Sequence[list[int]]) -> None:
-        speculation = self.speculation
-        self.llm.engine.speculation = speculation and speculation.other(speculation.drafter, Fixed())
-        self.llm.generate(prompts, FIRST)
+        for speculation in self.reads:
+            self._use(speculation)
+            self.llm.generate(prompts, FIRST)
 
     def answer(self, prompts: Sequence[list[int]], params: SamplingParams) -> tuple[list[list[int]], float]:
-        self.llm.engine.ledger, self.llm.engine.speculation = Ledger(), self.speculation
+        self._use(self.speculation)
         answers = [answer.outputs[0] for answer in self.llm.generate(prompts, params)]
         self.ledger = added(self.ledger, self.llm.ledger)
         speeds = (answer.metrics.tokens_per_second or float("nan") for answer in answers)
         return [answer.token_ids for answer in answers], sum(speeds)
+
+    def _use(self, speculation: Speculation | None) -> None:
+        self.llm.engine.ledger, self.llm.engine.speculation = Ledger(), speculation
+        heads = [reader for reader in (speculation.readers if speculation else ()) if reader.kind == "head"]
+        self.llm.loaded.model.hidden_of = self.layers if heads else ()
 
     def figures(self) -> dict[str, Any]:
         ledger, drafts = self.ledger, self.ledger.drafts.json()
@@ -83,7 +94,7 @@ class Own:
         }
 
     def anew(self) -> Own:
-        return Own(self.llm, self.speculation)
+        return replace(self, ledger=Ledger())
 
 
 @dataclass(slots=True)
@@ -136,41 +147,60 @@ def measure(
     `line` is the stack but for the draft, with which `load` gives a model; a peer is started for so many requests at
     once. Prompts are answered in turn with each of `params`, which differ in temperature, and are cached when they
     are: what is measured is decoding. Ratios are paired by prompts, as are the comparisons of tokens; all are over our
-    own plain decoding.
+    own plain decoding with the same loaded model, as where in memory it lies is worth some percent.
     """
     own = _load(load, line, drafts)
-    prompts, kinds = choose_prompts(own[PLAIN].llm, path, count)
+    prompts, kinds = choose_prompts(own[0][PLAIN].llm, path, count)
     for batch in batches:
         with ExitStack() as running:
             others = {name: running.enter_context(start(batch)) for name, start in (peers or {}).items()}
-            systems: dict[str, Answerer] = {**own, **others}
-            runs = {name: [_Runs(system.anew()) for _ in params] for name, system in systems.items()}
+            runs: list[dict[str, list[_Runs]]] = [
+                {name: [_Runs(system.anew()) for _ in params] for name, system in systems.items()}
+                for systems in ({**own[0], **others}, *own[1:])
+            ]
             with bar(f"{batch} together", -(-len(prompts) // batch), still=True) as advance:
                 for some in (prompts[i : i + batch] for i in range(0, len(prompts), batch)):
-                    for name, system in systems.items():
-                        system.read(some)
-                        for run, chosen in zip(runs[name], params, strict=True):
-                            run.answer(some, chosen)
+                    for systems in runs:
+                        for of in systems.values():
+                            of[0].of.read(some)
+                        for of in systems.values():
+                            for run, chosen in zip(of, params, strict=True):
+                                run.answer(some, chosen)
                     advance()
             for i, chosen in enumerate(params):
-                each = {name: of[i] for name, of in runs.items()}
-                for row in _rows(each, kinds if batch == 1 else []):
-                    yield {"batch": batch, "temperature": chosen.temperature, **row}
+                for first, systems in enumerate(runs):
+                    each = {name: of[i] for name, of in systems.items()}
+                    for row in _rows(each, kinds if batch == 1 else []):
+                        if row["draft"] != PLAIN or not first:
+                            yield {"batch": batch, "temperature": chosen.temperature, **row}
 
 
-def _load(load: Callable[[Stack], LLM], line: str, drafts: Sequence[str]) -> dict[str, Own]:
-    """By name, plain decoding first. Those that draft with the same sources share a model, which reads prompts once."""
-    loaded: dict[frozenset[Source], LLM] = {}
-    found: dict[str, Own] = {}
-    for name in (*drafts, PLAIN):
-        stack = Stack.parse(f"{line} draft={name}")
-        sources = frozenset(stack.draft.sources if stack.draft else ())
-        if sources not in loaded:
-            loaded[sources] = load(stack)
-        llm = loaded[sources]
-        same = llm.engine.speculation
-        found[name] = Own(llm, same.other(stack.draft, stack.pace) if same and stack.draft else None)
-    return {PLAIN: found.pop(PLAIN), **found}
+def _load(load: Callable[[Stack], LLM], line: str, drafts: Sequence[str]) -> list[dict[str, Own]]:
+    """The systems that share a model, by name, plain decoding first: all share one, but that each head has its own."""
+    chosen = {name: draft for name in drafts if (draft := Stack.parse(f"{line} draft={name}").draft)}
+    heads = list(dict.fromkeys(head for draft in chosen.values() if (head := _head(draft)))) or [None]
+    sharing = [{name: d for name, d in chosen.items() if (_head(d) or heads[0]) == head} for head in heads]
+    return [_share(load, Stack.parse(line), some) for some in sharing]
+
+
+def _head(draft: Drafter) -> Source | None:
+    return next((source for source in draft.sources if source.kind == "head"), None)
+
+
+def _share(load: Callable[[Stack], LLM], stack: Stack, drafts: Mapping[str, Drafter]) -> dict[str, Own]:
+    """Prompts are read by all drafters, heads first: these know only what the target makes of them as it reads."""
+    llm = load(replace(stack, draft=First(tuple(drafts.values())) if drafts else None))
+    full = llm.engine.speculation
+    if full is None:
+        return {PLAIN: Own(llm, None, [None])}
+    parts = [part for d in drafts.values() for part in (d.drafters if isinstance(d, First) else [d])]
+    once = {part.sources: part for part in sorted(parts, key=lambda part: _head(part) is None)}
+    reads = [replace(full, drafter=part, pacer=Fixed()) for part in once.values()]
+    plain = Own(llm, None, reads, llm.loaded.model.hidden_of)
+    others = {
+        name: replace(plain, speculation=full.other(draft, stack.pace), reads=()) for name, draft in drafts.items()
+    }
+    return {PLAIN: plain, **others}
 
 
 def _rows(runs: dict[str, _Runs], kinds: list[str]) -> Iterator[dict[str, Any]]:

@@ -52,7 +52,7 @@ def arguments(draft: str) -> list[str] | None:
         case NGram():
             return ["--spec-type", "ngram-simple"]
         case DraftModel(model=name, k=k):
-            return ["-md", str(resolve(name)), "--spec-draft-n-max", str(k)]
+            return ["--spec-type", "draft-simple", "-md", str(resolve(name)), "--spec-draft-n-max", str(k)]
     return None
 
 
