@@ -35,7 +35,7 @@ def test_poisson_load_on_a_running_server(tiny: Server, tmp_path: Path) -> None:
     args = ("--url", tiny.url, "--rate", 20, "--num-requests", 12, "--prompt-tokens", 40, "--output-tokens", 6)
     result = bench("serve", *args, "--slo", "e2e=1000", "--out", out, "--json", key="first-key")
     assert result == json.loads(out.read_text())
-    assert (result["kind"], result["server"]) == ("serve", "tiny")
+    assert (result["kind"], result["system"], result["server"]) == ("serve", "narrows", "tiny")
     assert (result["requests"], result["completed"], result["good"], result["errors"]) == (12, 12, 12, {})
     assert result["output_tokens"] == 72
     assert abs(result["prompt_tokens"] / 12 - 40) < 8  # made of words, and counted by the server

@@ -235,11 +235,12 @@ def test_words_are_measured_in_tokens() -> None:
 
 
 def test_the_model_is_the_servers_first() -> None:
-    async def go(reply: httpx.Response) -> str:
+    async def go(reply: httpx.Response) -> tuple[str, str]:
         async with Target("http://server", "").client(httpx.MockTransport(lambda request: reply)) as client:
             return await find_model(client)
 
-    assert asyncio.run(go(httpx.Response(200, json={"data": [{"id": "a"}, {"id": "b"}]}))) == "a"
+    assert asyncio.run(go(httpx.Response(200, json={"data": [{"id": "a"}, {"id": "b"}]}))) == ("a", "")
+    assert asyncio.run(go(httpx.Response(200, json={"data": [{"id": "a", "owned_by": "me"}]}))) == ("a", "me")
     for reply in (httpx.Response(404), httpx.Response(200, json={"data": []}), httpx.Response(200, text="x")):
         with pytest.raises(BenchError, match="--model-name"):
             asyncio.run(go(reply))
@@ -289,5 +290,5 @@ def test_latencies_are_drawn(tmp_path: Path) -> None:
 
     outcomes = [outcome(1.0, [0.1] * 10), outcome(1.0), outcome(0.1, error="timeout")]
     found = summary(outcomes, {"ttft": 2.0})
-    load({"server": "m", "requests_sent": journal(outcomes), **found}, tmp_path / "x.png")
+    load({"system": "narrows", "server": "m", "requests_sent": journal(outcomes), **found}, tmp_path / "x.png")
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")

@@ -98,13 +98,23 @@ def drafted() -> dict[str, Any]:
     return {"rows": rows, "prompts": "q.jsonl", "tokens": 96, "provenance": FACTS}
 
 
+def served() -> dict[str, Any]:
+    """What `bench serve` writes."""
+    times = {"p50": 0.5, "p99": 1.25}
+    known = {"requests": 4, "good": 3, "goodput": 0.125, "output_tokens_per_second": 9.5, "slo": {"ttft": 2.0}}
+    settings = {"trace": "azure-conv", "scale": 0.1, "lengths": 1.0}
+    sent = [{"due": float(due)} for due in (0, 2, 5, 8)]
+    facts = {"settings": settings, "requests_sent": sent, "times": {"ttft": times, "tpot": times}, "provenance": FACTS}
+    return {"system": "narrows", "server": "tiny", **known, **facts}
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     (tmp_path / "bench" / "results").mkdir(parents=True)
     (tmp_path / "docs").mkdir()
     for name in ("performance", "quality"):
         (tmp_path / "docs" / f"{name}.head.md").write_text(f"# {name}\n")
-    for name in ("README.md", "docs/sparse-decoding.md", "docs/speculation.md"):
+    for name in ("README.md", "docs/sparse-decoding.md", "docs/speculation.md", "docs/serving.md"):
         (tmp_path / name).write_text(f"above\n{report.BEGIN}old\n{report.END}\nbelow\n")
     (tmp_path / "bench" / "results" / "peers-other.json").write_text(json.dumps(peers()))
     (tmp_path / "bench" / "results" / "eval-other.json").write_text(json.dumps(evaluated()))
@@ -112,13 +122,15 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "bench" / "results" / "kernel-other.json").write_text(json.dumps(kernel()))
     (tmp_path / "bench" / "results" / "decode-other.json").write_text(json.dumps(in_turn()))
     (tmp_path / "bench" / "results" / "draft-other.json").write_text(json.dumps(drafted()))
+    (tmp_path / "bench" / "results" / "serve-other.json").write_text(json.dumps(served()))
     return tmp_path
 
 
 def test_documents_are_written_and_then_in_step(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report.main(["--check"], root) == 1
-    stale = "docs/performance.md, README.md, docs/quality.md, docs/sparse-decoding.md, docs/speculation.md: not what"
-    assert stale in capsys.readouterr().err
+    pages = ("performance.md", "quality.md", "sparse-decoding.md", "speculation.md", "serving.md")
+    said = capsys.readouterr().err
+    assert all(stale in said for stale in ("README.md", *(f"docs/{page}" for page in pages)))
     assert report.main([], root) == 0
     assert report.main(["--check"], root) == 0
     page = (root / "docs" / "performance.md").read_text()
@@ -173,6 +185,14 @@ def test_speeds_of_sparse_weights_stand_beside_those_of_dense_ones(root: Path) -
     assert "| int8:g64, dense | 1 | 20 (10..30) | 1.031 | 90% |  |\n" in page
     assert "| int8:g64, 2:4 | 1 | 20 (10..30) | 1.031 | 90% | 1.50x (1.25..1.75) |\n" in page
     assert "| `weights=sparse` | 8 | 20 (19..21) | 10.0 | 50% | 1.25x (1.00..1.50) |\n" in page
+
+
+def test_servers_stand_beside_each_other_under_load(root: Path) -> None:
+    report.main([], root)
+    page = (root / "docs" / "serving.md").read_text()
+    row = "| narrows, tiny | azure-conv, 4 at 0.50 a second | 75% | 0.125 | 0.5 / 1.25 | 0.5 / 1.25 | 9.5 |\n"
+    assert "| good (ttft 2 s) | good a second |" in page
+    assert row in page
 
 
 def test_drafts_stand_beside_plain_decoding(root: Path) -> None:

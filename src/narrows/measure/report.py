@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .tables import estimate, source, spread, table
-from .techniques import drafts, frontier, kernels, stacks
+from .techniques import drafts, frontier, kernels, loads, stacks
 
 Result = dict[str, Any]
 
@@ -126,9 +126,9 @@ def wanted(root: Path) -> dict[Path, str]:
     if found := [made(results(folder, kind)) for made, kind in parts if results(folder, kind)]:
         page = docs / "sparse-decoding.md"
         texts[page] = filled(page.read_text(), "".join(found))
-    if found := results(folder, "draft"):
-        page = docs / "speculation.md"
-        texts[page] = filled(page.read_text(), drafts(found))
+    for made, kind, name in ((drafts, "draft", "speculation.md"), (loads, "serve", "serving.md")):
+        if found := results(folder, kind):
+            texts[docs / name] = filled((docs / name).read_text(), made(found))
     return texts
 
 

@@ -91,6 +91,30 @@ def drafts(found: list[Result]) -> str:
     return text
 
 
+def loads(found: list[Result]) -> str:
+    """Of `narrows bench serve`: servers under the same load, which their results' names sort together."""
+    rows = []
+    for result in found:
+        settings, times, sent = result["settings"], result["times"], result["requests_sent"]
+        load = settings["trace"] or f"{settings['prompt_tokens']} + {settings['output_tokens']} tokens"
+        rows.append(
+            [
+                f"{result['system']}, {result['server']}",
+                f"{load}, {len(sent)} at {len(sent) / max(request['due'] for request in sent):.2f} a second",
+                f"{result['good'] / result['requests']:.0%}",
+                f"{result['goodput']:.3f}",
+                *(" / ".join(f"{times[name][p]:.3g}" for p in ("p50", "p99")) for name in ("ttft", "tpot")),
+                f"{result['output_tokens_per_second']:.1f}",
+            ]
+        )
+    slo = ", ".join(f"{name} {bound:g} s" for name, bound in found[0]["slo"].items())
+    heads = ["server", "load, requests", f"good ({slo})", "good a second", "TTFT, s: median / p99"]
+    text = f"\n{table([*heads, 'TPOT, s: median / p99', 'output tokens/s'], rows)}\n"
+    facts = found[0]["provenance"]
+    sources = "".join(f"- {source(result['provenance'])}\n" for result in found)
+    return f"{text}{facts['cpu']}, {facts['isa']}:\n\n{sources}\n"
+
+
 def _kinds(rows: list[dict[str, Any]]) -> str:
     """Of drafts of one request at a time: the median of the ratios by kind of prompt, for each temperature."""
     known = [row for row in rows if "by_kind" in row and row["draft"] != "none"]

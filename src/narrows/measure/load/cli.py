@@ -99,10 +99,17 @@ def serve(
         assert url is not None
         key = None if model else os.environ.get("OPENAI_API_KEY")  # no option: the command is part of the result
         target = Target(url, model_name or "", key, ignore_eos, timeout)
-        name, outcomes = asyncio.run(_measure(target, requests, seed))
+        name, system, outcomes = asyncio.run(_measure(target, requests, seed))
     found = summary(outcomes, bounds)
     rows = [{"time": key, **values} for key, values in found["times"].items() if values]
-    result = {"kind": "serve", "server": name, **facts, **found, **({"quality": figures} if figures else {})}
+    result = {
+        "kind": "serve",
+        "system": system,
+        "server": name,
+        **facts,
+        **found,
+        **({"quality": figures} if figures else {}),
+    }
     result |= {"requests_sent": journal(outcomes), "provenance": provenance(threads=threads, model=path)}
     text = write(result, out)
     if as_json:
@@ -155,8 +162,8 @@ def overhead(
     typer.echo(f"HTTP takes {lost:.1%} of the engine's speed (median of {rounds} rounds)")
 
 
-async def _measure(target: Any, requests: Any, seed: int) -> tuple[str, Any]:
-    """The model's name at the server, and the outcomes."""
+async def _measure(target: Any, requests: Any, seed: int) -> tuple[str, str, Any]:
+    """The model's name at the server, the server's own, and the outcomes."""
     from dataclasses import replace
 
     from narrows.measure.load.client import calibrate, find_model, run
@@ -165,11 +172,12 @@ async def _measure(target: Any, requests: Any, seed: int) -> tuple[str, Any]:
 
     texts = Texts(seed)
     async with target.client() as client:
-        target = replace(target, model=target.model or await find_model(client))
+        model, system = await find_model(client) if not target.model else (target.model, "")
+        target = replace(target, model=model)
         await calibrate(client, target, texts)
         prompts = [texts.prompt(request, i) for i, request in enumerate(requests)]
         with bar("requests", len(requests), still=True) as done:
-            return target.model, await run(client, target, requests, prompts, done)
+            return model, system, await run(client, target, requests, prompts, done)
 
 
 def _options(stack: str, threads: int | None, max_model_len: int | None) -> list[str]:

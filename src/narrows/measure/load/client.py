@@ -63,12 +63,13 @@ class Target:
         return {**common, "stream": True, "stream_options": {"include_usage": True}}
 
 
-async def find_model(client: httpx.AsyncClient) -> str:
-    """The first model a server has. Raises BenchError."""
+async def find_model(client: httpx.AsyncClient) -> tuple[str, str]:
+    """The first model a server has, and whose it is, by which programs name themselves. Raises BenchError."""
     try:
         reply = await client.get("models")
         reply.raise_for_status()
-        return reply.json()["data"][0]["id"]
+        first = reply.json()["data"][0]
+        return first["id"], str(first.get("owned_by", ""))
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
         raise BenchError(f"{client.base_url}models does not name a model: {error}; give --model-name") from None
 

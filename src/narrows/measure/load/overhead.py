@@ -43,12 +43,12 @@ def overhead(rows: list[dict[str, Any]]) -> float:
 
 async def _calibrate(url: str, texts: Texts) -> None:
     async with Target(url, "").client() as client:
-        await calibrate(client, Target(url, await find_model(client)), texts)
+        await calibrate(client, Target(url, (await find_model(client))[0]), texts)
 
 
 async def _served(url: str, arrivals: list[Arrival], prompts: list[str]) -> float:
     async with Target(url, "").client() as client:
-        outcomes = await run(client, Target(url, await find_model(client)), arrivals, prompts)
+        outcomes = await run(client, Target(url, (await find_model(client))[0]), arrivals, prompts)
     if failed := errors(outcomes):
         raise BenchError(f"requests failed: {failed}")
     return sum(o.num_output for o in outcomes) / (max(o.end for o in outcomes) - min(o.sent for o in outcomes))
