@@ -85,11 +85,12 @@ def test_heads_and_their_states_are_of_no_concern_to_what_drafts_without_them(
 
     llm.generate = noting  # type: ignore[method-assign]
     prompts = tmp_path / "prompts.txt"
-    prompts.write_text("a cab")
+    prompts.write_text("a cab\na bad cab\n")
     params = [SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)]
-    list(measure(lambda _: llm, "", ["ngram", f"head:name={head}"], prompts, 1, params))
-    reading, answering = [(True, 1), (True, 1)], [(False, 0), (False, 0), (True, 1)]
-    assert seen == reading + answering
+    list(measure(lambda _: llm, "", ["ngram", f"head:name={head}"], prompts, 2, params))
+    reading = [(True, 1), (True, 1)]
+    plain, ngram, drafting = (False, 0), (False, 0), (True, 1)
+    assert seen == [*reading, plain, ngram, drafting, *reading, ngram, drafting, plain]  # another is first each time
 
 
 def test_all_drafts_share_a_model_that_has_read_the_prompts_but_that_each_head_has_its_own(

@@ -145,9 +145,10 @@ def measure(
     draft, one of each peer.
 
     `line` is the stack but for the draft, with which `load` gives a model; a peer is started for so many requests at
-    once. Prompts are answered in turn with each of `params`, which differ in temperature, and are cached when they
-    are: what is measured is decoding. Ratios are paired by prompts, as are the comparisons of tokens; all are over our
-    own plain decoding with the same loaded model, as where in memory it lies is worth some percent.
+    once. Prompts are answered in turn with each of `params`, which differ in temperature, each time by another system
+    first, and they are cached before: what is measured is decoding. Ratios are paired by prompts, as are the
+    comparisons of tokens; all are over our own plain decoding with the same loaded model, as where in memory that lies
+    is worth some percent.
     """
     own = _load(load, line, drafts)
     prompts, kinds = choose_prompts(own[0][PLAIN].llm, path, count)
@@ -159,13 +160,9 @@ def measure(
                 for systems in ({**own[0], **others}, *own[1:])
             ]
             with bar(f"{batch} together", -(-len(prompts) // batch), still=True) as advance:
-                for some in (prompts[i : i + batch] for i in range(0, len(prompts), batch)):
+                for turn, start in enumerate(range(0, len(prompts), batch)):
                     for systems in runs:
-                        for of in systems.values():
-                            of[0].of.read(some)
-                        for of in systems.values():
-                            for run, chosen in zip(of, params, strict=True):
-                                run.answer(some, chosen)
+                        _answer([*systems.values()], prompts[start : start + batch], params, turn)
                     advance()
             for i, chosen in enumerate(params):
                 for first, systems in enumerate(runs):
@@ -173,6 +170,18 @@ def measure(
                     for row in _rows(each, kinds if batch == 1 else []):
                         if row["draft"] != PLAIN or not first:
                             yield {"batch": batch, "temperature": chosen.temperature, **row}
+
+
+def _answer(
+    systems: list[list[_Runs]], prompts: Sequence[list[int]], params: Sequence[SamplingParams], turn: int
+) -> None:
+    """Each reads the prompts, then each answers them, once with each of `params`."""
+    for runs in systems:
+        runs[0].of.read(prompts)
+    first = turn % len(systems)
+    for runs in systems[first:] + systems[:first]:
+        for run, chosen in zip(runs, params, strict=True):
+            run.answer(prompts, chosen)
 
 
 def _load(load: Callable[[Stack], LLM], line: str, drafts: Sequence[str]) -> list[dict[str, Own]]:
