@@ -78,8 +78,8 @@ class Own:
 
     def _use(self, speculation: Speculation | None) -> None:
         self.llm.engine.ledger, self.llm.engine.speculation = Ledger(), speculation
-        heads = [reader for reader in (speculation.readers if speculation else ()) if reader.kind == "head"]
-        self.llm.loaded.model.hidden_of = self.layers if heads else ()
+        has_head = speculation is not None and any(source.kind == "head" for source in speculation.readers)
+        self.llm.loaded.model.hidden_of = self.layers if has_head else ()
 
     def figures(self) -> dict[str, Any]:
         ledger, drafts = self.ledger, self.ledger.drafts.json()

@@ -97,22 +97,23 @@ def loads(found: list[Result]) -> str:
     for result in found:
         settings, times, sent = result["settings"], result["times"], result["requests_sent"]
         load = settings["trace"] or f"{settings['prompt_tokens']} + {settings['output_tokens']} tokens"
+        seconds = max(request["due"] for request in sent)
+        rate = f"{len(sent) / seconds:.2f} a second" if seconds else "once"
+        slo = ", ".join(f"{name} {bound:g} s" for name, bound in result["slo"].items())
+        known = [times[name] for name in ("ttft", "tpot")]  # without answers there are none
         rows.append(
             [
-                f"{result['system']}, {result['server']}",
-                f"{load}, {len(sent)} at {len(sent) / max(request['due'] for request in sent):.2f} a second",
-                f"{result['good'] / result['requests']:.0%}",
+                ", ".join(filter(None, (result["system"], result["server"]))),
+                f"{load}, {len(sent)} at {rate}",
+                f"{result['good'] / result['requests']:.0%} ({slo or 'no bounds'})",
                 f"{result['goodput']:.3f}",
-                *(" / ".join(f"{times[name][p]:.3g}" for p in ("p50", "p99")) for name in ("ttft", "tpot")),
+                *(f"{some['p50']:.3g} / {some['p99']:.3g}" if some else "" for some in known),
                 f"{result['output_tokens_per_second']:.1f}",
             ]
         )
-    slo = ", ".join(f"{name} {bound:g} s" for name, bound in found[0]["slo"].items())
-    heads = ["server", "load, requests", f"good ({slo})", "good a second", "TTFT, s: median / p99"]
-    text = f"\n{table([*heads, 'TPOT, s: median / p99', 'output tokens/s'], rows)}\n"
-    facts = found[0]["provenance"]
-    sources = "".join(f"- {source(result['provenance'])}\n" for result in found)
-    return f"{text}{facts['cpu']}, {facts['isa']}:\n\n{sources}\n"
+    heads = ["server", "load, requests", "good", "good a second", "TTFT, s: median / p99", "TPOT, s: median / p99"]
+    sources = "".join(f"- {f['cpu']}, {f['isa']}; {source(f)}\n" for f in (result["provenance"] for result in found))
+    return f"\n{table([*heads, 'output tokens/s'], rows)}\n{sources}\n"
 
 
 def _kinds(rows: list[dict[str, Any]]) -> str:
