@@ -201,6 +201,7 @@ template <int R, int BITS, bool SPARSE, int H>
 inline const uint8_t* add_products(const uint8_t* p, bool in_pairs, Integers x, I (&d)[H][1][R]) {
   B q[8];
   const uint8_t* end = unpack<BITS, SPARSE>(p, in_pairs, q);
+#pragma GCC unroll 2
   for (int h = 0; h < H; h++) {
     I d1[R];
     for (int r = 0; r < R; r++) d1[r] = zero_i();
@@ -247,12 +248,14 @@ template <int R, int W, int BITS, bool SPARSE, bool HALF, bool MIN, bool PAIRS>
       pairs<BITS>(p, apart, x, d[0]);
       end = p + 64 + 32 * BITS;
     } else {
+#pragma GCC unroll 2
       for (int h = 0; h < H; h++)
         for (int r = 0; r < R; r++) d[h][0][r] = start<MIN>(b.sums.sums + i + h * b.n + r, BITS);
       end = add_products<R, BITS, SPARSE>(p, in_pairs, x, d);
     }
     for (int w = 1; w < W; w++)
       for (const uint8_t* ahead = v ? p : s.header; ahead < end; ahead += 64) prefetch(ahead + w * apart + kAhead);
+#pragma GCC unroll 2
     for (int h = 0; h < H; h++) {
       for (int w = 0; w < W; w++) {
         F ws = Scales{s.header + w * apart, at, f}.scale(s.group(v, h));
