@@ -55,7 +55,7 @@ Array<float, 2> matmul(nb::object packed, Rows x, const std::string& isa) {
   nb::gil_scoped_release release;
   ActivationBuffer a;
   a.reserve(rows, w.cols).f = x.data();
-  for (int t = 0; t < rows; t++) table->quantize(x.data() + size_t(t) * w.cols, t, a.view);
+  for (int t = 0; t < rows; t++) table->quantize(x.data() + size_t(t) * w.cols, t, 0, a.view.num_units(), a.view);
   Buffer<uint8_t> scratch;
   table->matmul(w, a.view, 0, num_tiles(w.rows), y, w.rows, scratch.reserve(matmul_scratch(rows)));
   return out;
@@ -80,7 +80,7 @@ std::vector<double> time_products(nb::list matrices, int rows, int num_threads, 
   nb::gil_scoped_release release;
   ActivationBuffer a;
   a.reserve(rows, list[0].cols).f = x.data();
-  for (int t = 0; t < rows; t++) table->quantize(x.data() + size_t(t) * list[0].cols, t, a.view);
+  for (int t = 0; t < rows; t++) table->quantize(x.data() + size_t(t) * list[0].cols, t, 0, a.view.num_units(), a.view);
   std::vector<Buffer<uint8_t>> scratch(num_threads);
   for (auto& s : scratch) s.reserve(matmul_scratch(rows));
   Team team(num_threads);

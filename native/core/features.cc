@@ -29,7 +29,6 @@ void Model::enter_head(const Batch& batch, int t) {
   ops_.rms_norm(x, c_.embed_norm, c_.norm_eps, c_.hidden, pair);  // of the embedding
   std::memcpy(x, batch.features + t * H, H * sizeof(float));
   ops_.rms_norm(x, c_.layers[0].attn_norm, c_.norm_eps, c_.hidden, pair + H);
-  ops_.quantize(pair, t, pair_.view);
 }
 
 }  // namespace narrows

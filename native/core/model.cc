@@ -17,22 +17,6 @@ constexpr int kShares = 4;           // runs of tiles a thread gets of a large m
 constexpr size_t kChunk = 48 << 10;  // bytes of weights handed out at a time
 }  // namespace
 
-Activations& ActivationBuffer::reserve(int rows, int cols) {
-  view.rows = rows;
-  view.cols = cols;
-  size_t units = size_t(rows) * view.num_units();
-  view.high = high_.reserve(units * kUnit);
-  view.low = low_.reserve(units * kUnit);
-  view.words = words_.reserve(units * kUnit);
-  view.raised = raised_.reserve(units * kUnit * 2);
-  view.scale = scale_.reserve(units);
-  int32_t* sums = sums_.reserve(units * 3);
-  float* values = values_.reserve(units * 3);
-  view.unit = {sums, values};
-  view.half = {sums + units, values + units};
-  return view;
-}
-
 Model::Model(ModelConfig config, int num_pages, int num_threads, const OpTable& ops, const Model* kv_of)
     : c_(std::move(config)),
       ops_(ops),
@@ -148,9 +132,8 @@ void Model::embed(const Batch& batch, int t) {
 }
 
 void Model::enter(const Layer& layer, int t) {
-  float* h = norm_.get() + size_t(t) * c_.hidden;
-  ops_.rms_norm(x_.get() + size_t(t) * c_.hidden, layer.attn_norm, c_.norm_eps, c_.hidden, h);
-  ops_.quantize(h, t, in_.view);
+  size_t at = size_t(t) * c_.hidden;
+  ops_.rms_norm(x_.get() + at, layer.attn_norm, c_.norm_eps, c_.hidden, norm_.get() + at);
 }
 
 void Model::place(const Batch& batch, int index, int t) {
@@ -250,7 +233,6 @@ void Model::join(const Batch& batch, const Plan& plan, int t) {
       ops_.finish(p[0], D, out + h * D);
     }
   }
-  ops_.quantize(out, t, mid_.view);
 }
 
 void Model::leave_attention(const Layer& layer, int t) {
@@ -259,7 +241,6 @@ void Model::leave_attention(const Layer& layer, int t) {
   if (layer.attn_post_norm) ops_.rms_norm(d, layer.attn_post_norm, c_.norm_eps, c_.hidden, d);
   ops_.add(x, d, c_.hidden);
   ops_.rms_norm(x, layer.ffn_norm, c_.norm_eps, c_.hidden, h);
-  ops_.quantize(h, t, in_.view);
 }
 
 void Model::leave_ffn(const Layer& layer, int t) {
@@ -287,6 +268,7 @@ void Model::forward(const Batch& batch, float* logits, const Taps* taps) {
       c_.embed_norm ? enter_head(batch, t) : enter(c_.layers[0], t);
     });
     const Activations* in = c_.embed_norm ? &pair_.view : &in_.view;
+    quantize(member, T, *in);
     for (int i = 0; i < int(c_.layers.size()); i++) {
       const Layer& layer = c_.layers[i];
       const Plan& plan = *std::find_if(plans_.begin(), plans_.end(), [&](const Plan& p) { return p.window == layer.window; });
@@ -296,22 +278,22 @@ void Model::forward(const Batch& batch, float* logits, const Taps* taps) {
       member.for_each(T, [&](int t) { place(batch, i, t); });
       member.for_each(int(plan.items.size()), [&](int j) { attend(member.thread, batch, plan, i, plan.items[j]); });
       member.for_each(T, [&](int t) { join(batch, plan, t); });
+      quantize(member, T, mid_.view);
       tap(member, taps, i, Input::o, attn_.get());
       products(member, {{&layer.o, &mid_.view, delta_.get()}});
       member.for_each(T, [&](int t) { leave_attention(layer, t); });
+      quantize(member, T, in_.view);
       tap(member, taps, i, Input::gate_up, norm_.get());
       products(member, {{&layer.gate, &in_.view, gate_.get()}, {&layer.up, &in_.view, up_.get()}});
-      member.for_each(T, [&](int t) {
-        size_t at = size_t(t) * c_.ffn;
-        ops_.glu(gate_.get() + at, up_.get() + at, c_.ffn, c_.gelu, act_.get() + at);
-        ops_.quantize(act_.get() + at, t, wide_.view);
-      });
+      quantize(member, T, wide_.view,
+               [&](size_t at, int n) { ops_.glu(gate_.get() + at, up_.get() + at, n, c_.gelu, act_.get() + at); });
       tap(member, taps, i, Input::down, act_.get());
       products(member, {{&layer.down, &wide_.view, delta_.get()}});
       member.for_each(T, [&](int t) {
         leave_ffn(layer, t);
         if (i + 1 < int(c_.layers.size())) enter(c_.layers[i + 1], t);
       });
+      if (i + 1 < int(c_.layers.size())) quantize(member, T, in_.view);
     }
     tap(member, taps, int(c_.layers.size()), Input::residual, x_.get());
     if (taps && std::any_of(taps->begin(), taps->end(), [](const Tap& t) { return t.input == Input::head; })) {
@@ -325,8 +307,8 @@ void Model::forward(const Batch& batch, float* logits, const Taps* taps) {
     member.for_each(R, [&](int r) {
       float* h = norm_.get() + size_t(r) * c_.hidden;
       ops_.rms_norm(x_.get() + size_t(batch.logit_rows[r]) * c_.hidden, c_.norm, c_.norm_eps, c_.hidden, h);
-      ops_.quantize(h, r, out_.view);
     });
+    quantize(member, R, out_.view);
     products(member, {{&c_.head, &out_.view, logits}});
   });
 

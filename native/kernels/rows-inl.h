@@ -83,11 +83,11 @@ inline void put(const Activations& out, size_t at, const I (&high)[2], const I (
 }
 #endif
 
-void quantize(const float* x, int t, const Activations& into) {
+void quantize(const float* x, int t, int unit0, int unit1, const Activations& into) {
   const Activations out = into;  // bytes written may be anything of it, but not of a copy
   int b = t / kRows, r = t % kRows, n = out.block_rows(b), units = out.num_units();
   size_t first = size_t(b) * units * kRows;
-  for (int u = 0; u < units; u++) {
+  for (int u = unit0; u < unit1; u++) {
     size_t at = first + size_t(u) * n + r;
     int left = out.cols - u * kUnit;
     F v[2] = {load_part(x + u * kUnit, left < 16 ? left : 16),

@@ -79,7 +79,7 @@ struct Quantised {
   ActivationBuffer buffer;
   Quantised(const OpTable& ops, const std::vector<float>& x, int rows, int cols) {
     buffer.reserve(rows, cols).f = x.data();
-    for (int t = 0; t < rows; t++) ops.quantize(x.data() + size_t(t) * cols, t, buffer.view);
+    for (int t = 0; t < rows; t++) ops.quantize(x.data() + size_t(t) * cols, t, 0, buffer.view.num_units(), buffer.view);
   }
 };
 

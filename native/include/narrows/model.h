@@ -1,6 +1,7 @@
 // The whole forward of a model in one call.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -125,6 +126,8 @@ class Model {
 
   void reserve(const Batch& batch);
   void plan(const Batch& batch, Plan& plan);
+  // The floats of `rows` rows, which make(at, n), if given, makes first: those from `at` on.
+  void quantize(Team::Member& member, int rows, const Activations& into, const std::function<void(size_t, int)>& make = {});
   void products(Team::Member& member, std::initializer_list<Product> list);
   void attend(int thread, const Batch& batch, const Plan& plan, int layer, const Item& item);
   void find_paths(const Batch& batch);

@@ -59,8 +59,8 @@ struct OpTable {
   // y[t][n] = sum_k w[n][k] x[t][k] for the rows of tiles [tile0, tile1), all rows t; y has leading dimension ldy.
   // `scratch` holds matmul_scratch(x.rows) bytes, 64-aligned.
   void (*matmul)(const Matrix& w, const Activations& x, int tile0, int tile1, float* y, size_t ldy, void* scratch);
-  // Row t of x [cols] into the activations.
-  void (*quantize)(const float* x, int t, const Activations& out);
+  // Units [unit0, unit1) of x [cols] into row t of the activations.
+  void (*quantize)(const float* x, int t, int unit0, int unit1, const Activations& out);
 
   void (*rms_norm)(const float* x, const float* weight, float eps, int n, float* out);
   void (*add)(float* x, const float* y, int n);                                   // x += y
