@@ -75,12 +75,16 @@ def test_processes_that_are_killed_under_load(tiny_path: Path, start: Callable[.
 
     with ThreadPoolExecutor(8) as pool:
         askers = [pool.submit(ask) for _ in range(8)]
-        for _ in range(times):
-            enough = len(outcomes) + 8
-            wait(lambda enough=enough: len(outcomes) >= enough)
-            os.kill(server.subservers()[0], signal.SIGKILL)
-            server.ready()
-        stop.set()
+        try:
+            for _ in range(times):
+                enough = len(outcomes) + 8
+                wait(lambda enough=enough: len(outcomes) >= enough)
+                [victim] = server.subservers()
+                os.kill(victim, signal.SIGKILL)
+                wait(lambda victim=victim: server.subservers() not in ([], [victim]))
+                server.ready()
+        finally:
+            stop.set()
         for asker in askers:
             asker.result()
     print(f"{times} kills under load: {Counter(outcomes)}")

@@ -83,7 +83,7 @@ def drafts(found: list[Result]) -> str:
             if row["draft"] != "none"
         ]
         asked = f"{result['rows'][0]['num_prompts']} prompts of {result['prompts']}, {result['tokens']} tokens each"
-        title = f"{result['provenance']['model']['name']}, {asked}"
+        title = f"{result['provenance']['model']['name']}, {asked}, {result['provenance']['isa']}"
         heads = ["draft", "together", "temperature", "speed over plain", "by prompts (range)", "by processor time"]
         heads += ["kept a forward", "forwards a token", "drafted a token", "time in drafting", "same answers"]
         text += _section(result, title, heads, rows, "Speed over plain decoding by draft")
