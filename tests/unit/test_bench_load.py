@@ -235,15 +235,18 @@ def test_words_are_measured_in_tokens() -> None:
 
 
 def test_the_model_is_the_servers_first() -> None:
-    async def go(reply: httpx.Response) -> tuple[str, str]:
+    async def go(reply: httpx.Response, name: str = "") -> tuple[str, str]:
         async with Target("http://server", "").client(httpx.MockTransport(lambda request: reply)) as client:
-            return await find_model(client)
+            return await find_model(client, name)
 
     assert asyncio.run(go(httpx.Response(200, json={"data": [{"id": "a"}, {"id": "b"}]}))) == ("a", "")
     assert asyncio.run(go(httpx.Response(200, json={"data": [{"id": "a", "owned_by": "me"}]}))) == ("a", "me")
     for reply in (httpx.Response(404), httpx.Response(200, json={"data": []}), httpx.Response(200, text="x")):
         with pytest.raises(BenchError, match="--model-name"):
             asyncio.run(go(reply))
+        assert asyncio.run(go(reply, "c")) == ("c", "")
+    several = httpx.Response(200, json={"data": [{"id": "a"}, {"id": "b", "owned_by": "me"}]})
+    assert (asyncio.run(go(several, "b")), asyncio.run(go(several, "c"))) == (("b", "me"), ("c", ""))
 
 
 # --- figures ---

@@ -172,7 +172,7 @@ async def _measure(target: Any, requests: Any, seed: int) -> tuple[str, str, Any
 
     texts = Texts(seed)
     async with target.client() as client:
-        model, system = await find_model(client) if not target.model else (target.model, "")
+        model, system = await find_model(client, target.model)
         target = replace(target, model=model)
         await calibrate(client, target, texts)
         prompts = [texts.prompt(request, i) for i, request in enumerate(requests)]

@@ -63,15 +63,21 @@ class Target:
         return {**common, "stream": True, "stream_options": {"include_usage": True}}
 
 
-async def find_model(client: httpx.AsyncClient) -> tuple[str, str]:
-    """The first model a server has, and whose it is, by which programs name themselves. Raises BenchError."""
+async def find_model(client: httpx.AsyncClient, name: str = "") -> tuple[str, str]:
+    """The name of a model of a server, the first unless given, and whose it is, by which programs name themselves.
+
+    "" for the latter where a server does not say it of a given name. Raises BenchError when there is no first.
+    """
     try:
         reply = await client.get("models")
         reply.raise_for_status()
-        first = reply.json()["data"][0]
-        return first["id"], str(first.get("owned_by", ""))
-    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
-        raise BenchError(f"{client.base_url}models does not name a model: {error}; give --model-name") from None
+        found = next(model for model in reply.json()["data"] if name in ("", model["id"]))
+        return found["id"], str(found.get("owned_by", ""))
+    except (httpx.HTTPError, ValueError, LookupError, TypeError, StopIteration) as error:
+        if name:
+            return name, ""
+        why = str(error) or "it has none"
+        raise BenchError(f"{client.base_url}models does not name a model: {why}; give --model-name") from None
 
 
 async def calibrate(client: httpx.AsyncClient, target: Target, texts: Texts) -> None:
