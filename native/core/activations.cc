@@ -21,7 +21,7 @@ Activations& ActivationBuffer::reserve(int rows, int cols) {
   return view;
 }
 
-// Threads share out columns: those of all rows lie side by side, and threads that took a row each would write to the same cache lines.
+// Threads share out columns: rows lie side by side, and threads that took a row each would write to the same cache lines.
 void Model::quantize(Team::Member& member, int rows, const Activations& into, const std::function<void(size_t, int)>& make) {
   constexpr int kSpan = 16;  // units: whole cache lines of scales and sums
   int units = into.num_units();

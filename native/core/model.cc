@@ -268,8 +268,8 @@ void Model::forward(const Batch& batch, float* logits, const Taps* taps) {
       c_.embed_norm ? enter_head(batch, t) : enter(c_.layers[0], t);
     });
     const Activations* in = c_.embed_norm ? &pair_.view : &in_.view;
-    quantize(member, T, *in);
     for (int i = 0; i < int(c_.layers.size()); i++) {
+      quantize(member, T, *in);
       const Layer& layer = c_.layers[i];
       const Plan& plan = *std::find_if(plans_.begin(), plans_.end(), [&](const Plan& p) { return p.window == layer.window; });
       tap(member, taps, i, Input::residual, x_.get());
@@ -293,7 +293,6 @@ void Model::forward(const Batch& batch, float* logits, const Taps* taps) {
         leave_ffn(layer, t);
         if (i + 1 < int(c_.layers.size())) enter(c_.layers[i + 1], t);
       });
-      if (i + 1 < int(c_.layers.size())) quantize(member, T, in_.view);
     }
     tap(member, taps, int(c_.layers.size()), Input::residual, x_.get());
     if (taps && std::any_of(taps->begin(), taps->end(), [](const Tap& t) { return t.input == Input::head; })) {
